@@ -1,0 +1,90 @@
+"""graphkit: takes ONNX models to MNN, and proves the result.
+
+    import graphkit as gk
+
+    model = gk.load("m.onnx")
+    result = gk.optimize(model, "mnn")
+    gk.convert(result.model, "m.mnn")
+
+Names are imported when they are first used, so that `import graphkit` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from graphkit.version import __version__ as __version__
+
+
+if TYPE_CHECKING:
+    from graphkit.compare import Tolerance, compare
+    from graphkit.errors import GraphkitError, MnnError, ModelError, PassError, UsageError
+    from graphkit.graph import Graph, Node, TensorType
+    from graphkit.inputs import load_inputs, random_inputs
+    from graphkit.mnn.road import ConvertResult, convert
+    from graphkit.model import Model, load, save
+    from graphkit.optimize import OptimizeResult, optimize
+    from graphkit.pipeline import Pipeline, parse
+    from graphkit.registry import Registry
+    from graphkit.rewrite import Builder, PassResult, Refusal, Rewrite, Rule, apply_rules, rule
+    from graphkit.verify.outputs import VerifyResult, verify
+
+_WHERE = {
+    "graphkit.compare": ("Tolerance", "compare"),
+    "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "PassError", "UsageError"),
+    "graphkit.graph": ("Graph", "Node", "TensorType"),
+    "graphkit.inputs": ("load_inputs", "random_inputs"),
+    "graphkit.mnn.road": ("ConvertResult", "convert"),
+    "graphkit.model": ("Model", "load", "save"),
+    "graphkit.optimize": ("OptimizeResult", "optimize"),
+    "graphkit.pipeline": ("Pipeline", "parse"),
+    "graphkit.registry": ("Registry",),
+    "graphkit.rewrite": ("Builder", "PassResult", "Refusal", "Rewrite", "Rule", "apply_rules", "rule"),
+    "graphkit.verify.outputs": ("VerifyResult", "verify"),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "Builder",
+    "ConvertResult",
+    "Graph",
+    "GraphkitError",
+    "MnnError",
+    "Model",
+    "ModelError",
+    "Node",
+    "OptimizeResult",
+    "PassError",
+    "PassResult",
+    "Pipeline",
+    "Refusal",
+    "Registry",
+    "Rewrite",
+    "Rule",
+    "TensorType",
+    "Tolerance",
+    "UsageError",
+    "VerifyResult",
+    "apply_rules",
+    "compare",
+    "convert",
+    "load",
+    "load_inputs",
+    "optimize",
+    "parse",
+    "random_inputs",
+    "rule",
+    "save",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'graphkit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

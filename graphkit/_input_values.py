@@ -1,0 +1,164 @@
+"""Make up the values of a model's inputs from their types, names and uses (see _input_hints)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from graphkit._input_hints import Hints, hints_for
+from graphkit._input_shapes import Profile, plan_shapes
+from graphkit.errors import GraphkitError
+from graphkit.graph import Graph
+
+Array = npt.NDArray[Any]
+
+_SMALL = 8  # integers of unknown use stay below this
+_ROUND = 4  # tries with one constant before the next is used
+
+
+class InputMaker:
+    """Makes samples for a graph; `plan` is how its dimensions hang together.
+
+    Raises UsageError for unknown bindings and inputs without rank, GraphkitError for types that cannot be
+    made up.
+    """
+
+    def __init__(self, graph: Graph, seed: int, bind: Mapping[str, int]) -> None:
+        # Old models list initializers among their inputs; those need no value.
+        names = [name for name in graph.inputs if name not in graph.initializers]
+        self.seed = seed
+        self.dtypes = {name: _numpy_dtype(graph, name) for name in names}
+        self.hints = {name: hints_for(graph, name) for name in names}
+        floats = frozenset(name for name, dtype in self.dtypes.items() if _is_float(dtype))
+        fixed = {name: dict(hints.sizes) for name, hints in self.hints.items()}
+        self.plan = plan_shapes(graph, names, bind, fixed, floats)
+
+    def make(self, profile: Profile, variant: int, *, attempt: int = 0) -> dict[str, Array]:
+        """One sample. `variant` counts accepted samples: odd ones mask a tail, even ones nothing.
+
+        `attempt` moves on to other constants where the model compares an input with several.
+        """
+        rng = np.random.default_rng([self.seed, variant])
+        sizes = self.plan.sizes(profile)
+        shapes = self.plan.shapes(sizes)
+        sample = {}
+        for name, dtype in self.dtypes.items():
+            draw = _Draw(rng, name, shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt)
+            sample[name] = draw.value()
+        return sample
+
+
+class _Draw:
+    """Draws the values of one input."""
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        hints: Hints,
+        sizes: Mapping[str, int],
+        profile: Profile,
+        variant: int,
+        attempt: int,
+    ) -> None:
+        self.rng, self.name, self.shape, self.dtype, self.hints = rng, name.lower(), shape, dtype, hints
+        self.sizes, self.profile, self.variant, self.attempt = sizes, profile, variant, attempt
+        self.count = int(np.prod(shape))
+
+    def value(self) -> Array:
+        """The array, of the input's dtype and shape."""
+        if "mask" in self.name and self.shape:
+            return self._mask().astype(self.dtype)
+        if self.dtype == np.bool_:
+            return self._bool()
+        if _is_float(self.dtype):
+            return self._float().astype(self.dtype)
+        return self._integer().astype(self.dtype).reshape(self.shape)
+
+    def _mask(self) -> Array:
+        """Ones; in odd variants a tail of zeros that grows from row to row and spares the first half."""
+        mask = np.ones(self.shape, np.int64)
+        width = self.shape[-1]
+        if self.variant % 2 == 0 or width < 2:
+            return mask
+        rows = mask.reshape(-1, width)
+        for number, row in enumerate(rows):
+            row[width - 1 - number % max(1, width // 2) :] = 0
+        return mask
+
+    def _bool(self) -> Array:
+        if not self.shape or self.count == 1:
+            return np.full(self.shape, self.attempt % 2 == 0)
+        return self._mask().astype(np.bool_)
+
+    def _float(self) -> Array:
+        if self.count == 1 and len(self.shape) < 2:
+            return self.rng.uniform(0.5, 1.5, self.shape)
+        return self.rng.standard_normal(self.shape)
+
+    def _integer(self) -> Array:
+        limits = np.iinfo(self.dtype)
+        if self.hints.bounds:
+            return self._indices()
+        if self.count == 1 and self.hints.constants:
+            constants = self.hints.constants
+            return np.full(self.shape, int(constants[self.attempt // _ROUND % len(constants)]))
+        if "position" in self.name:
+            return self._positions(None)
+        if self.hints.flipped and self.shape:
+            return self._mask()
+        if limits.bits == 8:
+            return self.rng.integers(limits.min, limits.max + 1, self.shape)
+        if self.profile.integers is not None:
+            return np.full(self.shape, self.profile.integers)
+        if "len" in self.name or "size" in self.name:
+            return np.full(self.shape, self._length())
+        return np.ones(self.shape, np.int64) if self.count == 1 else self.rng.integers(0, _SMALL, self.shape)
+
+    def _indices(self) -> Array:
+        """Values inside the smallest table they index, counting what is added to them before."""
+        sizes = [
+            (size if isinstance(size, int) else self.sizes.get(size, 1), offset)
+            for size, offset in self.hints.bounds
+            if size is not None
+        ]
+        high = max(1, min(size - offset for size, offset in sizes))
+        low = max(0, *(-offset for _, offset in sizes))
+        if "position" in self.name:
+            return self._positions(high)
+        return self.rng.integers(min(low, high - 1), high, self.shape)
+
+    def _positions(self, high: int | None) -> Array:
+        """0, 1, 2, … along the last axis, wrapped at `high`."""
+        width = self.shape[-1] if self.shape else 1
+        row = np.arange(width) % high if high else np.arange(width)
+        return np.broadcast_to(row, self.shape or (1,)).copy()
+
+    def _length(self) -> int:
+        """A length that no sequence of the sample is shorter than."""
+        return min((size for key, size in self.sizes.items() if "batch" not in key), default=_SMALL)
+
+
+def _numpy_dtype(graph: Graph, name: str) -> np.dtype[Any]:
+    code = graph.dtype(name)
+    if code == onnx.TensorProto.BFLOAT16:
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    kind: np.dtype[Any] | None = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code)) if code else None
+    if kind is None or kind.kind not in "iufb":
+        text = "no tensor" if code == 0 else onnx.TensorProto.DataType.Name(code).lower()
+        raise GraphkitError(
+            f"random values cannot be made for input '{name}' ({text})", hint="pass real inputs with --inputs"
+        )
+    return kind
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or "float" in dtype.name

@@ -1,0 +1,142 @@
+"""Which node: name what MNN refuses, crashes on, or computes wrong, when its own messages do not.
+
+Failures are located by converting prefixes of the graph (binary search; a prefix that fails keeps failing when
+it grows), wrong values by one conversion with inner tensors as outputs, compared in order with the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from onnx import ValueInfoProto
+
+from graphkit.compare import Tolerance, compare
+from graphkit.errors import GraphkitError, MnnError, NodeFault
+from graphkit.graph import Graph
+from graphkit.model import Model
+from graphkit.node import Node
+from graphkit.proof import Feeds
+from graphkit.runtime import Session
+
+MAX_EXPOSED = 400  # inner tensors made outputs at once; MNN's converter slows down with each
+
+
+def nodes_of(graph: Graph, op_types: Iterable[str]) -> tuple[NodeFault, ...]:
+    """Every node, subgraphs included, whose operator type is one of those that MNN refused."""
+    wanted = set(op_types)
+    return tuple(
+        NodeFault(node.label, node.op, "no such operator in MNN")
+        for inner in graph.walk()
+        for node in inner.nodes
+        if node.op_type in wanted
+    )
+
+
+def failing_node(graph: Graph, works: Callable[[Model], bool], reason: str) -> tuple[NodeFault, ...]:
+    """The node with which the prefix of the graph begins to fail; empty when no prefix does.
+
+    `works` converts (and runs) a model and says whether that went well.
+    """
+    nodes = [node for node in graph.nodes if node.op_type != "Constant"]
+    low, high = 0, len(nodes)  # the prefix of `low` nodes works, that of `high` nodes fails
+    if high == 0 or works(prefix(graph, nodes)):
+        return ()  # it fails only as a whole: the reason has to do
+    while high - low > 1:
+        middle = (low + high) // 2
+        if works(prefix(graph, nodes[:middle])):
+            low = middle
+        else:
+            high = middle
+    node = nodes[high - 1]
+    return (NodeFault(node.label, node.op, reason),)
+
+
+def prefix(graph: Graph, nodes: list[Node]) -> Model:
+    """The model cut after `nodes`: outputs are what the rest would have used, and outputs reached so far."""
+    kept = set(nodes)
+    cut = Graph.of(graph.to_model())
+    wanted = [
+        out
+        for node in nodes
+        for out in node.outputs
+        if out and (graph.is_output(out) or any(user not in kept for user in graph.consumers(out)))
+    ]
+    return with_outputs(cut, wanted)
+
+
+def with_outputs(graph: Graph, outputs: Iterable[str]) -> Model:
+    """The model with other outputs; what they do not need is removed. Changes the given graph."""
+    infos = {}
+    for name in outputs:
+        known = graph.output_infos.get(name) or graph.inferred.get(name) or graph.declared.get(name)
+        infos[name] = known if known is not None else ValueInfoProto(name=name)
+    graph.output_infos = infos
+    graph.remove_dead(reversed(list(graph.nodes)))
+    return graph.to_model()
+
+
+def first_wrong(
+    graph: Graph, feeds: Feeds, run: Callable[[Model, Feeds], Mapping[str, Any]], tolerance: Tolerance
+) -> tuple[NodeFault, ...]:
+    """The first node, in order, whose value MNN gets wrong while all it depends on is right.
+
+    Inner tensors are made outputs, so that MNN cannot fuse across them: a fault that exists only in the fused
+    graph is then not seen, and the answer says so.
+    """
+    names = _exposable(graph)
+    try:
+        with Session(graph.to_model(), outputs=names) as session:
+            expected = session.run(feeds)
+        exposed = with_outputs(Graph.of(_typed(graph, expected)), names)
+        actual = run(exposed, feeds)
+    except GraphkitError as error:
+        reason = f"wrong, and the node cannot be told apart: {error.message}"
+        return tuple(_fault_of_output(graph, name, reason) for name in graph.outputs[:1])
+    comparison = compare(expected, actual, tolerance, squeeze=True)
+    wrong = {output.name: output.reason for output in comparison.outputs if not output.ok}
+    first = next((name for name in names if name in wrong), None)
+    if first is None:
+        reason = (
+            "wrong only when MNN fuses it with its neighbours: with inner tensors exposed every node is right"
+        )
+        return tuple(_fault_of_output(graph, name, reason) for name in graph.outputs[:1])
+    node = graph.producer(first)
+    assert node is not None
+    return (NodeFault(node.label, node.op, f"value '{first}': {wrong[first]}"),)
+
+
+def _exposable(graph: Graph) -> list[str]:
+    """Values of the main graph that are worth a look, in order, thinned to MAX_EXPOSED; outputs always."""
+    names = [
+        out
+        for node in graph.nodes
+        for out in node.outputs
+        if out and node.op_type != "Constant" and (graph.is_used(out) or graph.is_output(out))
+    ]
+    if len(names) <= MAX_EXPOSED:
+        return names
+    step = -(-len(names) // MAX_EXPOSED)
+    return [name for i, name in enumerate(names) if i % step == 0 or graph.is_output(name)]
+
+
+def _typed(graph: Graph, values: Mapping[str, Any]) -> Model:
+    """The model with value_info for the exposed values, so that they may become outputs."""
+    import onnx
+
+    model = graph.to_model()
+    known = {info.name for info in model.proto.graph.value_info}
+    for name, array in values.items():
+        if name not in known and not graph.is_output(name):
+            dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            shape = [None] * array.ndim
+            model.proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, dtype, shape))
+    return model
+
+
+def _fault_of_output(graph: Graph, name: str, reason: str) -> NodeFault:
+    node = graph.producer(name)
+    return NodeFault(node.label if node else name, node.op if node else "output", reason)
+
+
+__all__ = ["MnnError", "failing_node", "first_wrong", "nodes_of", "prefix", "with_outputs"]

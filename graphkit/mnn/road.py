@@ -1,0 +1,297 @@
+"""The road: optimize → MNNConvert → load back → compare. What arrives is proven, or the nodes at fault are named."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphkit.compare import Tolerance
+from graphkit.errors import GraphkitError, MnnError, NodeFault, OutputError, UsageError
+from graphkit.graph import Graph
+from graphkit.manager import PassRecord
+from graphkit.mnn import locate, worker
+from graphkit.mnn.convert import ConverterError, run_converter
+from graphkit.mnn.fileinfo import FileInfo, read_file_info
+from graphkit.mnn.options import ConverterOptions
+from graphkit.model import Model, PathLike
+from graphkit.optimize import Bindings, OptimizeResult, gather, optimize
+from graphkit.pipeline import Pipeline
+from graphkit.proof import Evidence, Feeds, Proof
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ConvertResult:
+    """A .mnn file and the evidence for it.
+
+    `ops` is the number of MNN operators, `size` the bytes of the file (and its weights file); `seconds` holds
+    the time of each step; `optimized` is None when nothing was optimized.
+    """
+
+    output: Path
+    proof: Proof
+    ops: int
+    size: int
+    seconds: Mapping[str, float]
+    warnings: tuple[str, ...] = ()
+    optimized: OptimizeResult | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dictionary."""
+        return {
+            "output": str(self.output),
+            "ops": self.ops,
+            "bytes": self.size,
+            "seconds": {step: round(value, 3) for step, value in self.seconds.items()},
+            "warnings": list(self.warnings),
+            "proof": self.proof.to_dict(),
+            "optimize": self.optimized.to_dict() if self.optimized else None,
+        }
+
+
+def convert(
+    source: Model | PathLike,
+    output: PathLike,
+    *,
+    passes: str | Pipeline | None = "mnn",
+    bind: Bindings | None = None,
+    options: ConverterOptions | None = None,
+    verify: bool = True,
+    inputs: Sequence[Feeds] | None = None,
+    seed: int = 0,
+    tolerance: Tolerance | None = None,
+    keep: bool = False,
+    timeout: float = 600.0,
+    plugins: Iterable[str] = (),
+    watch: Callable[[PassRecord, Graph], None] | None = None,
+    progress: Progress | None = None,
+    crash_dir: Path | None = None,
+) -> ConvertResult:
+    """Convert a model to MNN and prove that MNN computes what onnxruntime does.
+
+    source: an ONNX model, or a file of another framework named by `options` (those are converted and loaded
+    back; there is no reference to compare them with). passes: pipeline text, None to hand the model over as
+    it is. tolerance: default 1e-3 of the largest value, 2e-2 with fp16. keep: leave the .mnn file even when
+    it computes something else. bind, inputs, seed, plugins, watch, crash_dir: as in `optimize`.
+
+    Raises MnnError when MNN refuses the model, crashes, takes longer than `timeout` seconds, or computes it
+    wrong: `faults` names the nodes. Then there is no output, unless `keep`. Raises what `optimize` raises.
+    """
+    options = options or ConverterOptions.of()
+    trip = _Trip(Path(output), options, tolerance, keep, timeout, progress or _silent)
+    if options.framework != "ONNX":
+        return trip.foreign(Path(str(source)))
+    model = source if isinstance(source, Model) else Model.load(source)
+    _refuse_overwrite(model, trip.output)
+    result = None
+    if passes is not None:
+        trip.progress("optimizing")
+        result = optimize(
+            model, passes, bind=bind, verify="end" if verify else "none", inputs=inputs, seed=seed,
+            plugins=plugins, watch=watch, crash_dir=crash_dir,
+        )  # fmt: skip
+        trip.seconds["optimize"] = sum(record.seconds for record in result.report.records)
+        evidence, excuse = result.evidence, result.proof.note
+        handed = result.model
+    else:
+        handed = _bound(model, bind)
+        evidence, excuse = gather(model, bind, inputs, seed) if verify else (None, "not asked for")
+    return trip.run(handed, evidence, excuse, result)
+
+
+def _silent(step: str) -> None:
+    return None
+
+
+def _bound(model: Model, bind: Bindings | None) -> Model:
+    from graphkit.optimize import bound_model
+
+    return bound_model(model, bind)
+
+
+def _refuse_overwrite(model: Model, output: Path) -> None:
+    for file in model.store.files():
+        if output.exists() and file.exists() and output.samefile(file):
+            raise OutputError("would overwrite the model it is made from", file=output)
+    if output.is_dir():
+        raise OutputError("is a directory; name a file", file=output)
+
+
+class _Trip:
+    """One conversion: the settings, the clock, and the steps."""
+
+    def __init__(
+        self,
+        output: Path,
+        options: ConverterOptions,
+        tolerance: Tolerance | None,
+        keep: bool,
+        timeout: float,
+        progress: Progress,
+    ) -> None:
+        self.output, self.options, self.keep, self.timeout = output, options, keep, timeout
+        self.progress = progress
+        self.tolerance = tolerance or Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
+        self.seconds: dict[str, float] = {}
+
+    def run(
+        self, model: Model, evidence: Evidence | None, excuse: str, optimized: OptimizeResult | None
+    ) -> ConvertResult:
+        """Hand an ONNX model over, prove the result, put it in place."""
+        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+            folder = Path(name)
+            source, made = folder / "model.onnx", folder / "model.mnn"
+            model.save(source)
+            self.progress("converting")
+            try:
+                run = run_converter(source, made, self.options, timeout=self.timeout)
+            except ConverterError as error:
+                raise self._refused(model, error) from error
+            self.seconds["convert"] = run.seconds
+            info = worker.info(made, timeout=self.timeout)
+            self._check_names(model, info.outputs)
+            proof, failure = self._prove(model, made, evidence, excuse)
+            if failure is None or self.keep:
+                self._place(made)
+            if failure is not None:
+                raise failure
+        return ConvertResult(
+            self.output, proof, info.ops, _size(self.output), self.seconds, run.warnings, optimized
+        )
+
+    def foreign(self, source: Path) -> ConvertResult:
+        """Convert a model of another framework: it must load; there is nothing to compare it with."""
+        self.progress("converting")
+        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+            made = Path(name) / "model.mnn"
+            run = run_converter(source, made, self.options, timeout=self.timeout)
+            info = worker.info(made, timeout=self.timeout)
+            self._place(made)
+        note = f"there is no reference for {self.options.framework} models; MNN loads the result"
+        return ConvertResult(
+            self.output,
+            Proof(note=note),
+            info.ops,
+            _size(self.output),
+            {"convert": run.seconds},
+            run.warnings,
+        )
+
+    def _prove(
+        self, model: Model, made: Path, evidence: Evidence | None, excuse: str
+    ) -> tuple[Proof, MnnError | None]:
+        if evidence is None or evidence.worthless:
+            return Proof(note=excuse or (evidence.worthless if evidence else "")), None
+        self.progress("verifying")
+        start = time.perf_counter()
+        try:
+            proof = evidence.judge(self._runner(made), self.tolerance, squeeze=True)
+        except UsageError as error:
+            return Proof(note=str(error)), MnnError(str(error), file=model.path)
+        except MnnError as error:
+            return Proof(note=str(error)), self._failed(model, evidence, error)
+        self.seconds["verify"] = time.perf_counter() - start
+        return proof, None if proof.ok else self._wrong(model, evidence, proof)
+
+    def _runner(self, made: Path) -> Callable[[Feeds], Mapping[str, Any]]:
+        return lambda feeds: worker.run(made, feeds, timeout=self.timeout).outputs
+
+    def _check_names(self, model: Model, outputs: Sequence[str]) -> None:
+        missing = [info.name for info in model.proto.graph.output if info.name not in outputs]
+        if missing:
+            faults = tuple(NodeFault(name, "output", "MNN's file does not have it") for name in missing)
+            raise MnnError("MNN's converter lost outputs of the model", faults=faults, file=model.path)
+
+    def _refused(self, model: Model, error: ConverterError) -> MnnError:
+        """The converter's failure with the nodes it is about."""
+        graph = Graph.of(model)
+        if error.unsupported_ops:
+            faults = locate.nodes_of(graph, error.unsupported_ops)
+        else:
+            self.progress("looking for the node")
+            faults = locate.failing_node(graph, self._converts, error.message)
+        return MnnError(error.message, faults=faults, log=error.log, file=model.path, hint=error.hint)
+
+    def _converts(self, model: Model) -> bool:
+        """True when MNN's converter takes a model."""
+        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+            source = Path(name) / "model.onnx"
+            model.save(source)
+            try:
+                run_converter(source, source.with_suffix(".mnn"), self.options, timeout=self.timeout)
+            except ConverterError:
+                return False
+        return True
+
+    def _failed(self, model: Model, evidence: Evidence, error: MnnError) -> MnnError:
+        """MNN converted the model and cannot run it."""
+        self.progress("looking for the node")
+        graph = Graph.of(model)
+        faults = locate.failing_node(graph, lambda part: self._runs(part, evidence), error.message)
+        return MnnError(
+            f"MNN converted the model but cannot run it: {error.message}", faults=faults, log=error.log,
+            file=model.path, hint=_HINT,
+        )  # fmt: skip
+
+    def _runs(self, model: Model, evidence: Evidence) -> bool:
+        """True when MNN converts a model and runs it on the first sample."""
+        try:
+            self._outputs(model, evidence.samples[0].feeds)
+        except (MnnError, UsageError):
+            return False
+        return True
+
+    def _outputs(self, model: Model, feeds: Feeds) -> Mapping[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+            source = Path(name) / "model.onnx"
+            model.save(source)
+            made = source.with_suffix(".mnn")
+            run_converter(source, made, self.options, timeout=self.timeout)
+            return worker.run(made, feeds, timeout=self.timeout).outputs
+
+    def _wrong(self, model: Model, evidence: Evidence, proof: Proof) -> MnnError:
+        """MNN computes something else: name the first node whose value is wrong."""
+        self.progress("looking for the node")
+        graph = Graph.of(model)
+        bad = next(i for i, check in enumerate(proof.checks) if not check.comparison.ok)
+        feeds = evidence.samples[bad].feeds
+        faults = locate.first_wrong(graph, feeds, self._outputs, self.tolerance)
+        kept = f"; kept as {self.output}" if self.keep else ""
+        return MnnError(
+            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_HINT
+        )
+
+    def _place(self, made: Path) -> None:
+        """Move the file and its weights into place; an existing output survives a failure."""
+        from graphkit._write import atomic
+
+        weights = made.with_name(made.name + ".weight")
+        target = self.output.with_name(self.output.name + ".weight")
+        sources = [weights, made] if weights.exists() else [made]
+        targets = [target, self.output] if weights.exists() else [self.output]
+        with atomic(*targets) as files:
+            for file, path in zip(files, sources, strict=True):
+                with path.open("rb") as data:
+                    shutil.copyfileobj(data, file, 1 << 24)
+
+
+_HINT = "try --bind to fix dynamic dims, or --no-optimize to see whether a pass is involved"
+
+
+def _size(path: Path) -> int:
+    weights = path.with_name(path.name + ".weight")
+    return path.stat().st_size + (weights.stat().st_size if weights.exists() else 0)
+
+
+def describe(path: PathLike) -> FileInfo:
+    """What a .mnn file holds, read without MNN. Raises ModelError."""
+    return read_file_info(Path(path))
+
+
+__all__ = ["ConvertResult", "GraphkitError", "convert", "describe"]

@@ -1,0 +1,201 @@
+"""Run and describe .mnn files, in a child process that may crash or hang.
+
+Uses MNN's Module API (`MNN.nn.load_module_from_file`, `forward`) on the CPU. MNN has no 64-bit integers,
+no booleans and no float64: inputs are converted on the way in and results come back as float32, int32,
+uint8 or int8.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.errors import MnnError, UsageError
+from graphkit.mnn.fileinfo import FileInfo, FileInput, read_file_info
+from graphkit.mnn.process import Ending, run_child, shorten
+
+Array = npt.NDArray[Any]
+Precision = Literal["normal", "high", "low", "low_bf16"]
+
+# MNN reads these only as numbers (BackendConfig::PrecisionMode); text is ignored without a word.
+PRECISIONS: Mapping[str, int] = {"normal": 0, "high": 1, "low": 2, "low_bf16": 3}
+
+_SHAPE_ERROR = re.compile(r"Compute Shape Error for (\S+)")
+
+
+@dataclass(frozen=True)
+class MnnRun:
+    """Named results of one run.
+
+    `seconds` is the time of forward and of reading the results; `log` is what MNN printed meanwhile.
+    """
+
+    outputs: dict[str, Array]
+    seconds: float
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class MnnInfo:
+    """A .mnn file that MNN loads: what it takes and gives.
+
+    op_counts counts every operator in the file by type, Input and Const included (see fileinfo); `ops` is
+    their sum; `version` is the converter's.
+    """
+
+    inputs: tuple[FileInput, ...]
+    outputs: tuple[str, ...]
+    op_counts: dict[str, int]
+    version: str
+
+    @property
+    def ops(self) -> int:
+        """All operators."""
+        return sum(self.op_counts.values())
+
+
+class RunError(MnnError):
+    """MNN could not load or run a model.
+
+    `signal` and `timed_out` tell how it ended; `mnn_op` is the MNN operator whose shape it could not
+    compute, when it said so (named after the first ONNX tensor the operator stands for).
+    """
+
+    def __init__(
+        self, message: str, *, file: object, log: str = "", signal: str | None = None, timed_out: bool = False
+    ) -> None:
+        super().__init__(message, file=file, log=shorten(log))
+        self.signal = signal
+        self.timed_out = timed_out
+        found = _SHAPE_ERROR.search(log)
+        self.mnn_op = found.group(1) if found else None
+
+
+def run(
+    mnn_path: Path | str,
+    feeds: Mapping[str, Array],
+    outputs: Sequence[str] | None = None,
+    *,
+    memory: int = 0,
+    precision: Precision = "high",
+    threads: int = 2,
+    timeout: float = 300.0,
+) -> MnnRun:
+    """Run a .mnn file once on named inputs and return its outputs by name.
+
+    Feeds may be of the source model's types: int64, int16, uint32 … go in as int32 (values must fit), bool
+    as int32, float16, bfloat16 and float64 as float32. `outputs` are tensor names, default the model's own.
+    memory: 0 normal, 1 high, 2 low (weights stay quantized). Raises ModelError for a file that is no MNN
+    model, UsageError for wrong input names or values, RunError when MNN refuses, crashes, hangs, or
+    returns not all outputs.
+    """
+    path = Path(mnn_path)
+    file = read_file_info(path)
+    wanted = list(outputs if outputs is not None else file.outputs)
+    arrays = _prepare(file, feeds, path)
+    request = {
+        "task": "run",
+        "model": str(path.absolute()),
+        "inputs": list(arrays),
+        "outputs": wanted,
+        "memory": memory,
+        "precision": PRECISIONS[precision],
+        "threads": threads,
+    }
+    with tempfile.TemporaryDirectory(prefix="graphkit-run-") as name:
+        folder = Path(name)
+        numbered: dict[str, Any] = {f"i{k}": array for k, array in enumerate(arrays.values())}
+        np.savez(folder / "inputs.npz", **numbered)
+        ending = run_child(request, folder, timeout)
+        _check(ending, path, timeout)
+        with np.load(folder / "outputs.npz", allow_pickle=False) as stored:
+            results = {name: stored[f"o{k}"] for k, name in enumerate(wanted)}
+    return MnnRun(results, float(ending.result["seconds"]), shorten(ending.log))
+
+
+def info(mnn_path: Path | str, *, timeout: float = 300.0) -> MnnInfo:
+    """Describe a .mnn file and prove that MNN loads it.
+
+    Raises ModelError for a file that is no MNN model, RunError when MNN cannot load it.
+    """
+    path = Path(mnn_path)
+    file = read_file_info(path)
+    request = {
+        "task": "info",
+        "model": str(path.absolute()),
+        "inputs": [spec.name for spec in file.inputs],
+        "outputs": list(file.outputs),
+    }
+    with tempfile.TemporaryDirectory(prefix="graphkit-info-") as name:
+        _check(run_child(request, Path(name), timeout), path, timeout)
+    return MnnInfo(file.inputs, file.outputs, file.op_counts, file.version)
+
+
+def to_mnn(array: Array, dtype: str, name: str) -> Array:
+    """Convert one input to what MNN takes for a declared dtype; C-contiguous.
+
+    Declared uint8 stays uint8, other integers and bool become int32, floats become float32. Raises
+    UsageError when a value does not survive.
+    """
+    source = np.asarray(array)
+    target = {"uint8": "uint8", "float32": "float32", "float16": "float32"}.get(dtype, "int32")
+    result = np.ascontiguousarray(source.astype(target)).reshape(source.shape)
+    to_float = target == "float32" and source.dtype.kind not in "iub"
+    if not to_float and not np.array_equal(result.astype(np.float64), source.astype(np.float64)):
+        raise UsageError(
+            f"input '{name}': MNN takes {target} here, and some {source.dtype} values do not fit"
+        )
+    return result
+
+
+def _prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str, Array]:
+    """Inputs in the model's order and MNN's types.
+
+    Feeds the model does not have are left out: the converter drops inputs that nothing reads.
+    """
+    missing = [spec.name for spec in file.inputs if spec.name not in feeds]
+    if missing:
+        known = ", ".join(f"'{name}'" for name in feeds) or "none"
+        raise UsageError(
+            f"no value for input '{missing[0]}' of the MNN model", file=path, hint=f"given: {known}"
+        )
+    return {spec.name: to_mnn(feeds[spec.name], spec.dtype, spec.name) for spec in file.inputs}
+
+
+def _check(ending: Ending, path: Path, timeout: float) -> None:
+    """Raise RunError unless the child did its task."""
+    if ending.timed_out:
+        raise RunError(f"MNN did not finish within {timeout:g} s", file=path, log=ending.log, timed_out=True)
+    if ending.signal is not None:
+        raise RunError(
+            f"MNN crashed running the model ({ending.signal})",
+            file=path,
+            log=ending.log,
+            signal=ending.signal,
+        )
+    reason = ending.result.get("error")
+    if reason is None and ending.code == 0 and ending.result:
+        return
+    lines = ending.log.strip().splitlines() or ["no output"]
+    if reason is None and lines[-1].startswith(("ModuleNotFoundError", "ImportError")):
+        raise MnnError(f"MNN is not installed here: {lines[-1]}", log=ending.log, hint="pip install MNN")
+    if reason is None:
+        reason = f"MNN's child ended with status {ending.code}: {lines[-1]}"
+    detail = _telling_line(lines)
+    raise RunError(f"{reason}{f' (MNN says: {detail})' if detail else ''}", file=path, log=ending.log)
+
+
+def _telling_line(lines: Sequence[str]) -> str:
+    """The log line that says most about a failure."""
+    for word in ("Compute Shape Error", "Can't find", "is input but not found", "Can't open", "rror"):
+        for line in lines:
+            if word in line and "Traceback" not in line:
+                return line.strip()
+    return ""

@@ -1,0 +1,251 @@
+"""Load and save ONNX models without reading their weights into memory.
+
+`Model.load` maps the file and parses only its skeleton; `Model.save` streams skeleton and weights to a
+temporary file and renames it. Nothing over 2 GB ever passes through one serialized message, and the input
+file is never touched. External data as in the ONNX specification, docs/ExternalData.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from graphkit import _write
+from graphkit._wire import MARK, MAX_MESSAGE, Ref, WireError, expand, raw_data, strip
+from graphkit.errors import ModelError
+from graphkit.weights import Weight, WeightStore, ref_of, refer, tensor_nbytes
+
+PathLike = str | os.PathLike[str]
+
+
+class Model:
+    """An ONNX model: a skeleton protobuf and a store of lazy weights.
+
+    `proto` is a valid ModelProto whose large tensors refer to buffers of `store`; `path` is the file it came
+    from, None for a model made in memory.
+    """
+
+    def __init__(self, proto: ModelProto, store: WeightStore, path: Path | None = None) -> None:
+        self.proto = proto
+        self.store = store
+        self.path = path
+
+    @classmethod
+    def load(cls, path: PathLike) -> Model:
+        """Load a model file; weights stay in the file, embedded or external.
+
+        Raises ModelError for a file that is missing, empty, truncated, not ONNX or of a newer IR version, and
+        for external data that are missing, too short, or outside the model's folder.
+        """
+        path = Path(path)
+        _check_file(path)
+        store = WeightStore()
+        number = store.add_file(path.absolute())
+        data = store.buffers[number].view
+        proto = _parse(data, number, path)
+        model = cls(proto, store, path)
+        _check_model(proto, path)
+        _adopt_tensors(model, path.absolute().parent)
+        return model
+
+    @classmethod
+    def from_proto(cls, proto: ModelProto, base_dir: PathLike | None = None) -> Model:
+        """Wrap a model made in memory; `base_dir` is where its external data files are.
+
+        The given message is not changed. Raises ModelError as `load` does.
+        """
+        store = WeightStore()
+        data = memoryview(proto.SerializeToString())
+        model = cls(_parse(data, store.add_memory(data), None), store)
+        _check_model(model.proto, None)
+        _adopt_tensors(model, Path(base_dir).absolute() if base_dir is not None else None)
+        return model
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model with all its weights inside (not what duplicates would save)."""
+        return expand(self.proto.SerializeToString(), raw_data).size
+
+    @property
+    def external(self) -> bool:
+        """True when the model came with external data files."""
+        return len(self.store.files()) > 1
+
+    def weights(self) -> Iterator[Weight]:
+        """All constant tensors: initializers and tensor attributes, subgraphs and functions included."""
+        return (Weight(tensor, self.store) for tensor in tensors(self.proto))
+
+    def materialized(self) -> ModelProto:
+        """A self-contained copy of the protobuf. Raises ModelError when it would exceed 2 GB."""
+        pieces = expand(self.proto.SerializeToString(), raw_data)
+        if pieces.size > MAX_MESSAGE:
+            raise ModelError(
+                f"{pieces.size / 1e9:.1f} GB do not fit into one message",
+                file=self.path,
+                hint="save the model: weights over 2 GB go to an external data file",
+            )
+        data = b"".join(bytes(self.store.read(p)) if isinstance(p, Ref) else p for p in pieces.parts)
+        return ModelProto.FromString(data)
+
+    def save(self, path: PathLike, *, external: bool | None = None) -> int:
+        """Write the model atomically and return the bytes written.
+
+        Weights go inside the file, or to `<name>.data` beside it when `external` is true, or by default when
+        the model came with external data or would exceed 2 GB. Raises OutputError when the place cannot be written,
+        the disk is full, or the output is one of the files the model is read from.
+        """
+        size = self.nbytes
+        if external is None:
+            external = self.external or size > MAX_MESSAGE
+        if not external and size > MAX_MESSAGE:
+            raise ModelError(
+                f"{size / 1e9:.1f} GB do not fit into one ONNX file; use external data", file=path
+            )
+        return _write.save(self.proto.SerializeToString(), self.store, Path(path), external=external)
+
+
+def load(path: PathLike) -> Model:
+    """Load an ONNX model lazily; see `Model.load`."""
+    return Model.load(path)
+
+
+def save(model: Model, path: PathLike, *, external: bool | None = None) -> int:
+    """Save a model atomically; see `Model.save`."""
+    return model.save(path, external=external)
+
+
+def tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """All tensors of a model: initializers and tensor attributes, subgraphs and functions included."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        if node.attribute:
+            yield from _node_tensors(node)
+
+
+def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind == onnx.AttributeProto.TENSOR:
+            yield attribute.t
+        elif kind == onnx.AttributeProto.GRAPH:
+            yield from _graph_tensors(attribute.g)
+        elif kind == onnx.AttributeProto.TENSORS:
+            yield from attribute.tensors
+        elif kind == onnx.AttributeProto.GRAPHS:
+            for graph in attribute.graphs:
+                yield from _graph_tensors(graph)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ModelError("is a directory, not a model file", file=path, hint="name the .onnx file inside it")
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ModelError(f"cannot be opened: {error.strerror}", file=path) from error
+    if size == 0:
+        raise ModelError("is empty", file=path)
+
+
+def _parse(data: memoryview, buffer: int, path: Path | None) -> ModelProto:
+    try:
+        return ModelProto.FromString(strip(data, buffer))
+    except (WireError, DecodeError, IndexError) as error:
+        raise ModelError(
+            f"is not an ONNX model, or it is truncated ({error})",
+            file=path or "model",
+            hint="export or download the file again",
+        ) from error
+
+
+def _check_model(proto: ModelProto, path: Path | None) -> None:
+    where = path or "model"
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError("is not an ONNX model: it has no graph or no IR version", file=where)
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"has IR version {proto.ir_version}; onnx {onnx.__version__} reads up to {onnx.IR_VERSION}",
+            file=where,
+            hint="upgrade the onnx package, or export with an older IR version",
+        )
+
+
+def _adopt_tensors(model: Model, base_dir: Path | None) -> None:
+    """Point external tensors at buffers, and check that every lazy tensor has the bytes its shape needs."""
+    for tensor in tensors(model.proto):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        ref = ref_of(tensor)
+        if ref is None:
+            ref = _resolve_external(tensor, model, base_dir)
+            refer(tensor, ref)
+        elif ref.buffer != 0 or ref.offset + ref.length > len(model.store.buffers[0].view):
+            raise ModelError(f"refers to data outside the file ({MARK})", file=model.path, tensor=tensor.name)
+        _check_length(tensor, ref, model.path)
+
+
+def _check_length(tensor: TensorProto, ref: Ref, path: Path | None) -> None:
+    try:
+        needed = tensor_nbytes(tensor.data_type, tuple(tensor.dims))
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"unknown element type {tensor.data_type}", file=path, tensor=tensor.name) from error
+    if needed != ref.length:
+        raise ModelError(
+            f"has {ref.length} bytes of data where its shape {list(tensor.dims)} needs {needed}",
+            file=path,
+            tensor=tensor.name,
+        )
+
+
+def _resolve_external(tensor: TensorProto, model: Model, base_dir: Path | None) -> Ref:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    file = _external_file(location, base_dir, tensor.name, model.path)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or tensor_nbytes(tensor.data_type, tuple(tensor.dims)))
+    except (ValueError, KeyError) as error:
+        raise ModelError("has a damaged external-data entry", file=model.path, tensor=tensor.name) from error
+    size = file.stat().st_size
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelError(
+            f"external data file '{location}' is too short: tensor '{tensor.name}' needs bytes {offset} to "
+            f"{offset + length}, the file has {size}",
+            file=model.path,
+            tensor=tensor.name,
+            hint="copy or download the file again",
+        )
+    return Ref(model.store.add_file(file), offset, length)
+
+
+def _external_file(location: str, base_dir: Path | None, tensor: str, path: Path | None) -> Path:
+    if base_dir is None:
+        raise ModelError(f"external data '{location}' of a model in memory needs a folder", tensor=tensor)
+    file = base_dir / location
+    if not location or Path(location).is_absolute() or not file.resolve().is_relative_to(base_dir.resolve()):
+        raise ModelError(
+            f"external data path '{location}' leaves the model's folder",
+            file=path,
+            tensor=tensor,
+            hint="put the data file beside the model; links and '..' out of the folder are refused",
+        )
+    if not file.is_file():
+        raise ModelError(
+            f"external data file '{location}' is missing",
+            file=path,
+            tensor=tensor,
+            hint=f"copy it to {base_dir}",
+        )
+    return file

@@ -1,0 +1,166 @@
+"""Optimize a model: resolve the pipeline, run it, prove that the outputs are still the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from graphkit.compare import Tolerance
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph import Graph
+from graphkit.manager import Manager, PassRecord, PassStage, RunReport, Stage
+from graphkit.model import Model, PathLike
+from graphkit.pipeline import Pipeline
+from graphkit.proof import Evidence, Feeds, Proof, default_tolerance
+from graphkit.registry import Registry
+
+Verify = Literal["none", "end", "each"]
+Bindings = Mapping[str, int | str | Sequence[int]]
+
+
+@dataclass(frozen=True)
+class OptimizeResult:
+    """The optimized model, what each pass did, and the proof; `pipeline` is the text that was run."""
+
+    model: Model
+    pipeline: str
+    report: RunReport
+    proof: Proof
+    evidence: Evidence | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing was rolled back and no output differs."""
+        return self.proof.ok and not self.report.rolled_back
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dictionary."""
+        report = self.report
+        return {
+            "pipeline": self.pipeline,
+            "nodes": {"before": report.nodes_before, "after": report.nodes_after},
+            "rewrites": report.rewrites,
+            "passes": [_record_dict(record) for record in report.records],
+            "proof": self.proof.to_dict(),
+        }
+
+
+def _record_dict(record: PassRecord) -> dict[str, Any]:
+    return {
+        "pass": record.name,
+        "text": record.text,
+        "status": record.status,
+        "rewrites": record.rewrites,
+        "numbers": [list(pair) for pair in record.numbers],
+        "nodes": {"before": record.nodes_before, "after": record.nodes_after},
+        "seconds": round(record.seconds, 6),
+        "max_error": record.max_error,
+        "reason": record.reason,
+        "counters": dict(record.counters),
+        "refusals": [vars(refusal) for refusal in record.refusals],
+        "notes": list(record.notes),
+    }
+
+
+def optimize(
+    model: Model | PathLike,
+    passes: str | Pipeline = "default",
+    *,
+    bind: Bindings | None = None,
+    verify: Verify = "end",
+    inputs: Sequence[Feeds] | None = None,
+    seed: int = 0,
+    tolerance: Tolerance | None = None,
+    on_mismatch: Literal["rollback", "stop"] = "rollback",
+    stop_after: int | None = None,
+    plugins: Iterable[str] = (),
+    registry: Registry | None = None,
+    watch: Callable[[PassRecord, Graph], None] | None = None,
+    crash_dir: Path | None = None,
+) -> OptimizeResult:
+    """Run passes over a model and verify that its outputs stay equal.
+
+    passes: pipeline text or a preset. bind: sizes for named dims (`batch`), single dims (`x[0]`) or whole
+    inputs (`x` with a list of sizes). verify: "end" compares the outputs once, "each" after every pass and
+    undoes one that breaks them, "none" only checks the structure. When "end" finds a difference, the run is
+    repeated with "each", so that the pass at fault is named and undone. inputs: samples by input name;
+    random ones otherwise, of two shapes where dims are dynamic. A result that is not `ok` was rolled back in
+    part. The given model is not changed.
+
+    Raises UsageError for unknown names, options or bindings, ModelError for a bad model, PassError for a pass
+    that raises or breaks the graph.
+    """
+    model = model if isinstance(model, Model) else Model.load(model)
+    registry = registry or Registry(plugins)
+    stages = [*_bind_stage(bind, registry), *registry.stages(passes)]
+    graph = Graph.of(model)
+    tolerance = tolerance or default_tolerance(graph)
+    evidence, excuse = (None, "not asked for")
+    if verify != "none":
+        evidence, excuse = gather(model, bind, inputs, seed)
+    manager = Manager(
+        graph,
+        verify=_judge(evidence, tolerance) if verify == "each" else None,
+        on_mismatch=on_mismatch,
+        stop_after=stop_after,
+        watch=watch,
+        crash_dir=crash_dir,
+    )
+    report = manager.run(stages)
+    result = graph.to_model()
+    proof = evidence.judge_model(result, tolerance) if evidence is not None else Proof(note=excuse)
+    if not proof.ok and verify == "end" and evidence is not None:
+        graph = Graph.of(model)
+        again = replace(manager, graph=graph, verify=_judge(evidence, tolerance), watch=None)
+        report = again.run(stages)
+        result = graph.to_model()
+        proof = evidence.judge_model(result, tolerance)
+    return OptimizeResult(result, ",".join(map(str, stages)), report, proof, evidence)
+
+
+def _judge(evidence: Evidence | None, tolerance: Tolerance) -> Callable[[Graph], Proof] | None:
+    if evidence is None or evidence.worthless:
+        return None
+    return lambda graph: evidence.judge_model(graph.to_model(), tolerance)
+
+
+def _bind_stage(bind: Bindings | None, registry: Registry) -> list[Stage]:
+    if not bind:
+        return []
+    dims = tuple((name, _size_text(size)) for name, size in bind.items())
+    cls = registry.get("static-shapes").load()
+    text = ",".join(f'"{name}"="{size}"' for name, size in dims)
+    return [PassStage(cls(dims=dims), f"static-shapes{{{text}}}")]
+
+
+def _size_text(size: int | str | Sequence[int]) -> str:
+    return str(size) if isinstance(size, int | str) else "x".join(map(str, size))
+
+
+def gather(
+    model: Model, bind: Bindings | None, inputs: Sequence[Feeds] | None, seed: int
+) -> tuple[Evidence | None, str]:
+    """Reference outputs of a model with its dims bound, or None and why there are none.
+
+    Raises UsageError when given inputs do not fit or a binding does not exist.
+    """
+    reference = bound_model(model, bind)
+    try:
+        return Evidence.gather(reference, inputs=inputs, seed=seed), ""
+    except UsageError:
+        raise
+    except GraphkitError as error:
+        return None, f"the original does not run in onnxruntime: {error.message}"
+
+
+def bound_model(model: Model, bind: Bindings | None) -> Model:
+    """The model with other input shapes and nothing else changed; declared shapes inside it are dropped."""
+    if not bind:
+        return model
+    from graphkit.passes.static_shapes import bind_inputs
+
+    graph = Graph.of(model)
+    bind_inputs(graph, tuple((name, _size_text(size)) for name, size in bind.items()))
+    return graph.to_model()

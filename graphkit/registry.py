@@ -1,0 +1,254 @@
+"""Where passes come from: built-ins, entry points of installed packages, files and modules named by the user.
+
+Nothing is imported until a pass is asked for, so a broken plugin fails only then. Third parties register a
+pass with an entry point in the group `graphkit.passes` (name = pass name, value = `module:Class`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphkit import options
+from graphkit.errors import UsageError
+from graphkit.manager import FixpointStage, PassStage, Stage
+from graphkit.options import suggest
+from graphkit.pipeline import Entry, Fixpoint, Item, Pipeline, caret, parse
+from graphkit.rewrite import Pass
+
+GROUP = "graphkit.passes"
+
+BUILTIN: dict[str, str] = {
+    "inline-functions": "graphkit.passes.inline_functions:InlineFunctions",
+    "canonicalize": "graphkit.passes.canonicalize:Canonicalize",
+    "infer-shapes": "graphkit.passes.infer_shapes:InferShapes",
+    "fold-constants": "graphkit.passes.fold_constants:FoldConstants",
+    "fold-shapes": "graphkit.passes.fold_shapes:FoldShapes",
+    "static-shapes": "graphkit.passes.static_shapes:StaticShapes",
+    "cse": "graphkit.passes.cse:Cse",
+    "cleanup": "graphkit.passes.cleanup:Cleanup",
+    "fuse-conv-bn": "graphkit.passes.fuse_conv_bn:FuseConvBn",
+    "fuse-pad": "graphkit.passes.fuse_pad:FusePad",
+    "fuse-transposes": "graphkit.passes.fuse_transposes:FuseTransposes",
+    "fuse-matmul-add": "graphkit.passes.fuse_matmul_add:FuseMatmulAdd",
+    "fuse-layernorm": "graphkit.passes.fuse_layernorm:FuseLayernorm",
+    "fuse-rmsnorm": "graphkit.passes.fuse_rmsnorm:FuseRmsnorm",
+    "fuse-gelu": "graphkit.passes.fuse_gelu:FuseGelu",
+    "fuse-layernorm-gelu": "graphkit.passes.fuse_layernorm_gelu:FuseLayernormGelu",
+}
+
+_SIMPLIFY = "fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
+
+PRESETS: dict[str, str] = {
+    "minimal": "inline-functions,cleanup",
+    "default": (
+        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-gelu,"
+        "fuse-matmul-add,cse,cleanup"
+    ),
+    "onnxruntime": (
+        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-gelu,"
+        "fuse-matmul-add,cse,cleanup"
+    ),
+    "mnn": (
+        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,"
+        "fuse-gelu{form=mnn},fuse-matmul-add,cse,cleanup"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PassInfo:
+    """A pass that can be had: its name, where it comes from, and how to get it."""
+
+    name: str
+    source: str
+    target: EntryPoint | type | str
+
+    def load(self) -> type:
+        """The class of the pass. Raises UsageError when a plugin cannot be imported or is no pass."""
+        try:
+            cls = _resolve(self.target)
+        except Exception as error:  # a plugin may raise anything while it is imported
+            raise UsageError(
+                f"pass '{self.name}' from {self.source} cannot be loaded: {type(error).__name__}: {error}",
+                hint="repair or uninstall that plugin; other passes are not affected",
+            ) from error
+        if not is_pass(cls):
+            raise UsageError(
+                f"'{self.name}' from {self.source} is not a pass: it needs name, summary and run(graph)"
+            )
+        return cls
+
+    @property
+    def summary(self) -> str:
+        """One line on what it does; for a plugin that cannot be loaded, why."""
+        try:
+            return str(getattr(self.load(), "summary", ""))
+        except UsageError as error:
+            return f"broken: {error}"
+
+
+def _resolve(target: EntryPoint | type | str) -> Any:
+    if isinstance(target, str):
+        module, _, name = target.partition(":")
+        return getattr(importlib.import_module(module), name)
+    return target.load() if isinstance(target, EntryPoint) else target
+
+
+def is_pass(value: object) -> bool:
+    """True for a class with `name`, `summary` and `run`."""
+    return isinstance(value, type) and all(hasattr(value, attr) for attr in ("name", "summary", "run"))
+
+
+class Registry:
+    """All passes by name: built-ins, entry points, and the plugins given (files `x.py` or module names).
+
+    Raises UsageError when two sources offer the same name, naming both.
+    """
+
+    def __init__(self, plugins: Iterable[str] = ()) -> None:
+        self._passes: dict[str, PassInfo] = {}
+        for name, target in BUILTIN.items():
+            self._add(PassInfo(name, "graphkit", target))
+        for entry in entry_points(group=GROUP):
+            dist = entry.dist
+            source = f"{dist.name} {dist.version}" if dist is not None else entry.value
+            self._add(PassInfo(entry.name, source, entry))
+        for plugin in plugins:
+            for cls in load_plugin(plugin):
+                self._add(PassInfo(cls.name, plugin, cls))
+
+    def _add(self, info: PassInfo) -> None:
+        known = self._passes.get(info.name)
+        if known is not None or info.name in PRESETS:
+            other = known.source if known else "a preset of graphkit"
+            raise UsageError(
+                f"pass '{info.name}' is offered twice: by {other} and by {info.source}",
+                hint="uninstall one of the two, or rename the pass",
+            )
+        self._passes[info.name] = info
+
+    def __iter__(self) -> Iterator[PassInfo]:
+        yield from self._passes.values()
+
+    def get(self, name: str) -> PassInfo:
+        """Look a pass up. Raises UsageError with a suggestion."""
+        if name not in self._passes:
+            hint = "list them with `graphkit passes`"
+            raise UsageError(f"unknown pass '{name}'{suggest(name, [*self._passes, *PRESETS])}", hint=hint)
+        return self._passes[name]
+
+    def stages(self, pipeline: Pipeline | str) -> list[Stage]:
+        """Turn a pipeline into what the manager runs: presets expanded, removals done, options checked.
+
+        Raises UsageError with a caret under an unknown name or option.
+        """
+        if isinstance(pipeline, str):
+            pipeline = parse(pipeline)
+        return self._stages(pipeline.items, pipeline.text or str(pipeline))
+
+    def _stages(self, items: Iterable[Entry], text: str) -> list[Stage]:
+        stages: list[Stage] = []
+        for item in items:
+            if isinstance(item, Fixpoint):
+                stages.append(_fixpoint(item, self._stages(item.items, text)))
+            elif item.negated:
+                if not _contains(stages, item.name):
+                    problem = f"'{item.name}' is not in what stands before '-{item.name}'"
+                    raise UsageError(problem + caret(text, item.span))
+                stages = _without(stages, item.name)
+            elif item.name in PRESETS:
+                if item.options:
+                    raise UsageError(f"preset '{item.name}' has no options" + caret(text, item.span))
+                stages.extend(self.stages(PRESETS[item.name]))
+            else:
+                stages.append(self._stage(item, text))
+        return stages
+
+    def _stage(self, item: Item, text: str) -> PassStage:
+        try:
+            cls = self.get(item.name).load()
+        except UsageError as error:
+            raise UsageError(error.message + caret(text, item.span), hint=error.hint) from error
+        try:
+            instance: Pass = options.build(cls, item.options)
+        except UsageError as error:
+            hint = f"see `graphkit passes {item.name}`"
+            raise UsageError(error.message + caret(text, _place(item, error)), hint=hint) from error
+        return PassStage(instance, str(item))
+
+
+def _place(item: Item, error: UsageError) -> tuple[int, int]:
+    """The option that an error speaks of, else the whole entry."""
+    for (key, _), span in zip(item.options, item.option_spans, strict=False):
+        if f"'{key}'" in error.message:
+            return span
+    return item.span
+
+
+def _fixpoint(item: Fixpoint, stages: list[Stage]) -> FixpointStage:
+    limit = FixpointStage.limit
+    for key, value in item.options:
+        if key != "max":
+            raise UsageError(f"unknown option '{key}' of fixpoint (options: max)")
+        limit = options.convert(value, int, key)
+    return FixpointStage(tuple(stages), limit)
+
+
+def _contains(stages: Iterable[Stage], name: str) -> bool:
+    return any(
+        _contains(stage.stages, name) if isinstance(stage, FixpointStage) else stage.pass_.name == name
+        for stage in stages
+    )
+
+
+def _without(stages: Iterable[Stage], name: str) -> list[Stage]:
+    kept: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, FixpointStage):
+            kept.append(FixpointStage(tuple(_without(stage.stages, name)), stage.limit))
+        elif stage.pass_.name != name:
+            kept.append(stage)
+    return kept
+
+
+def load_plugin(plugin: str) -> list[Any]:
+    """The passes that a plugin file (`path/x.py`) or module defines itself.
+
+    Raises UsageError when it cannot be imported or defines none.
+    """
+    try:
+        module = _load_file(Path(plugin)) if plugin.endswith(".py") else importlib.import_module(plugin)
+    except Exception as error:  # a plugin may raise anything while it is imported
+        raise UsageError(f"plugin '{plugin}' cannot be loaded: {type(error).__name__}: {error}") from error
+    found = [
+        value for value in vars(module).values() if is_pass(value) and value.__module__ == module.__name__
+    ]
+    if not found:
+        raise UsageError(
+            f"plugin '{plugin}' defines no pass",
+            hint="a pass is a frozen dataclass with name, summary and run(graph); see docs/plugins.md",
+        )
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"graphkit_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while it runs
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
