@@ -2,20 +2,21 @@
 
 Invariants, checked by hypothesis in tests/test_graph_properties.py: `_uses[v][n]` counts how often node `n`
 uses `v`, in its inputs or anywhere inside its subgraphs; a value not defined in a subgraph is counted in the
-parent as used by the subgraph's owner, once for each use inside (and for each mention as the subgraph's output).
+parent as used by the subgraph's owner, once for each use inside and for each mention as its output.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
+from itertools import chain
 from typing import Self
 
 from onnx import NodeProto, ValueInfoProto
 
 from graphkit._order import NodeOrder
 from graphkit.errors import GraphkitError
-from graphkit.node import Node, TensorType, normal_domain, renamed_info, with_inputs, with_outputs
+from graphkit.node import WITH_GRAPHS, Node, TensorType, normal_domain, with_inputs
 from graphkit.weights import Weight, renamed_weight
 
 
@@ -107,17 +108,13 @@ class Index(NodeOrder):
 
     def all_names(self) -> Iterator[str]:
         """Every value and node name of this graph, without its subgraphs."""
-        yield from self.input_infos
-        yield from self.initializers
-        yield from self._producer
-        yield from self._uses
-        yield from self.output_infos
-        yield from (node.name for node in self.nodes)
+        own = (self.input_infos, self.initializers, self._producer, self._uses, self.output_infos)
+        return chain(*own, [node.proto.name for node in self.nodes])
 
     # -- changing -----------------------------------------------------------------------------------------
 
     def fill(self, protos: Iterable[NodeProto]) -> None:
-        """Add nodes to an empty graph that has no parent yet: `insert` for many, at a fraction of its cost."""
+        """Add nodes to an empty graph that has no parent yet: `insert` for many, many times faster."""
         producer, uses, by_op = self._producer, self._uses, self._by_op
         given = {*self.input_infos, *self.initializers}
         last = None
@@ -134,9 +131,10 @@ class Index(NodeOrder):
                     raise _twice(out, node.label)
                 if out:
                     producer[out] = node
-            group = by_op.get(node.op)
+            op = node.op if node.domain else node.op_type
+            group = by_op.get(op)
             if group is None:
-                group = by_op[node.op] = {}
+                group = by_op[op] = {}
             group[node] = None
             node._prev = last
             if last is None:
@@ -144,7 +142,7 @@ class Index(NodeOrder):
             else:
                 last._next = node
             last, self._last, self._size = node, node, size
-            if node.may_hold_graphs:
+            if (node.domain or op in WITH_GRAPHS) and proto.attribute:
                 self._join_subgraphs(node)
         uses.pop("", None)
 
@@ -157,8 +155,7 @@ class Index(NodeOrder):
             self.require(before)
         self._check_outputs(proto)
         node = Node(proto, self)  # type: ignore[arg-type]  # an Index is only ever made as a Graph
-        if node.may_hold_graphs:
-            self._join_subgraphs(node)
+        self._join_subgraphs(node)
         self._link(node, before)
         self._by_op.setdefault(node.op, {})[node] = None
         for value in node.inputs:
@@ -189,10 +186,6 @@ class Index(NodeOrder):
 
     def settle(self, node: Node) -> None:
         """Keep value names unique and known after a node came in."""
-        raise AssertionError("Graph implements this")
-
-    def new_name(self, hint: str) -> str:
-        """A value name not used anywhere in the model."""
         raise AssertionError("Graph implements this")
 
     def remove(self, node: Node) -> None:
@@ -237,78 +230,8 @@ class Index(NodeOrder):
         inputs[index] = value
         self.set_inputs(node, inputs)
 
-    def replace_all_uses(self, old: str, new: str) -> None:
-        """Let every node here and in nested graphs read `new` where it read `old`; outputs stay as they are."""
-        if old == new:
-            return
-        for node in self.consumers(old):
-            if old in node.inputs:
-                self.set_inputs(node, [new if value == old else value for value in node.inputs])
-            for sub in node.subgraphs.values():
-                if sub.is_used(old) and not sub.defines(old):
-                    sub._replace_captured(old, new)
-
-    def _replace_captured(self, old: str, new: str) -> None:
-        if self.defines(new):  # a value of our own would hide the one that is meant
-            self.rename(new, self.new_name(new))
-        self.replace_all_uses(old, new)
-        if old not in self.output_infos:
-            return
-        if new in self.output_infos:  # a graph lists each output once
-            fresh = self.new_name(new)
-            self.insert(NodeProto(op_type="Identity", input=[new], output=[fresh], name=fresh))
-            new = fresh
-        self._pass_on(old, -1)
-        self._rename_output(old, new)
-        if not self.defines(new):
-            self._pass_on(new, 1)
-
-    def _rename_output(self, old: str, new: str) -> None:
-        infos = self.output_infos
-        if old in infos:
-            self.output_infos = {
-                (new if k == old else k): renamed_info(v, old, new) for k, v in infos.items()
-            }
-
-    def rename(self, old: str, new: str) -> None:
-        """Give a value of this graph another name everywhere.
-
-        Raises GraphkitError when `new` is taken, or `old` is not defined here or part of the model's interface.
-        """
-        self._check_rename(old, new)
-        self.replace_all_uses(old, new)
-        producer = self._producer.pop(old, None)
-        if producer is not None:
-            outputs = [new if out == old else out for out in producer.outputs]
-            producer.proto, producer.outputs = with_outputs(producer.proto, outputs), tuple(outputs)
-            self._producer[new] = producer
-        if old in self.initializers:
-            self.initializers[new] = renamed_weight(self.initializers.pop(old), new)
-        if old in self.input_infos:
-            infos = self.input_infos
-            self.input_infos = {(new if k == old else k): renamed_info(v, old, new) for k, v in infos.items()}
-        for table in (self.inferred, self.declared):
-            if old in table:
-                table[new] = renamed_info(table.pop(old), old, new)
-        self._types.pop(old, None)
-        self._hide(new)
-        self._rename_output(old, new)
-
-    def _check_rename(self, old: str, new: str) -> None:
-        problem = None
-        if self.sees(new):
-            problem = "that name is taken"
-        elif not self.defines(old):
-            problem = "nothing in this graph defines it"
-        elif self.parent is None and (old in self.input_infos or old in self.output_infos):
-            problem = "it is an input or output of the model"
-        elif old in self.output_infos and new in self.output_infos:
-            problem = "both are outputs of the graph"
-        if problem:
-            raise GraphkitError(f"cannot rename '{old}' to '{new}': {problem}")
-
     def put_initializer(self, name: str, weight: Weight) -> None:
-        """Add or replace an initializer. Raises GraphkitError when a node or an outer graph defines the name."""
+        """Add or replace an initializer. Raises GraphkitError when a node or outer graph defines the name."""
         fresh = not self.defines(name)
         if name in self._producer or (fresh and self.sees(name)):
             raise _twice(name, name)
@@ -334,7 +257,7 @@ class Index(NodeOrder):
     # -- bookkeeping --------------------------------------------------------------------------------------
 
     def _pass_on(self, value: str, count: int) -> None:
-        """Tell the parent that uses of an outer value came (count > 0) or went, while it still has our node."""
+        """Tell the parent, while it has our node, that uses of an outer value came (count > 0) or went."""
         if self.parent is None or self.owner is None or not self.owner.alive:
             return
         if count > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -48,29 +49,31 @@ class InputMaker:
         shapes = self.plan.shapes(sizes)
         sample = {}
         for name, dtype in self.dtypes.items():
-            draw = _Draw(rng, name, shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt)
+            draw = _Draw(
+                rng, name.lower(), shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt
+            )
             sample[name] = draw.value()
         return sample
 
 
+@dataclass(frozen=True)
 class _Draw:
     """Draws the values of one input."""
 
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        hints: Hints,
-        sizes: Mapping[str, int],
-        profile: Profile,
-        variant: int,
-        attempt: int,
-    ) -> None:
-        self.rng, self.name, self.shape, self.dtype, self.hints = rng, name.lower(), shape, dtype, hints
-        self.sizes, self.profile, self.variant, self.attempt = sizes, profile, variant, attempt
-        self.count = int(np.prod(shape))
+    rng: np.random.Generator
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    hints: Hints
+    sizes: Mapping[str, int]
+    profile: Profile
+    variant: int
+    attempt: int
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
 
     def value(self) -> Array:
         """The array, of the input's dtype and shape."""

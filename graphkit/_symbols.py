@@ -26,6 +26,7 @@ class Symbols:
         self._texts: dict[frozenset[tuple[Monomial, int]], str] = {}
         self._signed: set[str] = set()  # names of sizes that may be negative
         self._fresh: dict[Hashable, str] = {}
+        self._minima: dict[Size, tuple[Size, Size]] = {}
 
     def __len__(self) -> int:
         return len(self._polynomials)
@@ -155,7 +156,9 @@ class Symbols:
             return a
         if self.nonnegative(self.sub(a, b)):
             return b
-        return self._opaque(f"min({', '.join(sorted((str(a), str(b))))})", (a, b))
+        name = self._opaque(f"min({', '.join(sorted((str(a), str(b))))})", (a, b))
+        self._minima[name] = (a, b)
+        return name
 
     def maximum(self, a: Size, b: Size) -> Size:
         """The larger one."""
@@ -189,6 +192,11 @@ class Symbols:
         if isinstance(size, int):
             return size > 0
         return self.nonnegative(size) and self._polynomials[size].get((), 0) > 0
+
+    def is_minimum(self, a: Size, b: Size) -> bool:
+        """True when a is the minimum of b and a number over 1: then they are equal wherever they broadcast."""
+        parts = self._minima.get(a, ())
+        return b in parts and any(isinstance(part, int) and part > 1 for part in parts)
 
     def equal(self, a: Size, b: Size) -> bool | None:
         """Whether two expressions are certainly equal, certainly different, or neither (None)."""

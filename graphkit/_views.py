@@ -1,4 +1,4 @@
-"""The graph as other libraries see it: onnx-graphsurgeon for plugin authors, networkx for graph algorithms."""
+"""The graph as other libraries see it: onnx-graphsurgeon for plugin authors, networkx for algorithms."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The protobuf wire format, as far as lazy weights need it.
 
-A model is split into a *skeleton* (a valid, small `ModelProto`) and the bytes of its large tensors, which stay
-where they are. In the skeleton such a tensor carries, instead of its data, an external-data entry whose
+A model is split into a *skeleton* (a valid, small `ModelProto`) and the bytes of its large tensors, which
+stay where they are. In the skeleton such a tensor carries, instead of its data, an external-data entry whose
 location is `MARK` plus the number of the buffer that holds the bytes. `strip` makes the skeleton from the
 wire bytes, `expand` turns a serialized skeleton back into pieces to be written one after another.
 
-Source: Protocol Buffers encoding guide (tags, varints, length-delimited fields); field numbers from onnx.proto.
+Source: Protocol Buffers encoding guide (tags, varints, length-delimited fields); field numbers: onnx.proto.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def _read_varint(buf: memoryview, pos: int, end: int) -> tuple[int, int]:
     raise WireError("a number runs past the end")
 
 
-def fields(buf: memoryview, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def fields(buf: memoryview, pos: int, end: int, least: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (field number, wire type, start of tag, start of payload, end of payload) of each field.
 
-    Raises WireError on truncated or unknown encodings.
+    Fields with a payload below `least` bytes are checked, but not yielded. Raises WireError on truncated or
+    unknown encodings.
     """
     while pos < end:
         start = pos
@@ -115,7 +116,8 @@ def fields(buf: memoryview, pos: int, end: int) -> Iterator[tuple[int, int, int,
             raise WireError(f"unknown wire type {wire}")
         if stop > end:
             raise WireError("a field is cut short")
-        yield tag >> 3, wire, start, pos, stop
+        if stop - pos >= least:
+            yield tag >> 3, wire, start, pos, stop
         pos = stop
 
 
@@ -154,8 +156,8 @@ def _strip(
         return
     children = _CHILDREN[kind]
     run = pos  # what was not copied yet starts here; runs of small fields are copied as one slice
-    for number, wire, start, payload, stop in fields(buf, pos, end):
-        if stop - payload < THRESHOLD or wire != 2 or number not in children:
+    for number, wire, start, payload, stop in fields(buf, pos, end, THRESHOLD):
+        if wire != 2 or number not in children:
             continue
         out.append(buf[run:start])
         inner: list[bytes | memoryview] = []
@@ -181,7 +183,10 @@ def _strip_tensor(buf: memoryview, pos: int, end: int, buffer: int, out: list[by
 
 
 def parse_ref(entries: dict[str, str]) -> Ref | None:
-    """Read the external-data entries of a tensor; None if they do not point into one of our buffers."""
+    """Read the external-data entries of a tensor; None if they do not point into one of our buffers.
+
+    Raises ValueError or KeyError for entries that only look like ours.
+    """
     location = entries.get("location", "")
     if not location.startswith(MARK):
         return None

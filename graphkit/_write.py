@@ -14,7 +14,7 @@ from graphkit._wire import Pieces, Ref, expand, external_entries, raw_data
 from graphkit.errors import OutputError
 from graphkit.weights import WeightStore
 
-_CHUNK = 1 << 24  # bytes written at a time, so that the page cache of the source can be dropped behind us
+_CHUNK = 1 << 24  # bytes written at a time, so that Ctrl-C is heard within a large tensor
 _ALIGN = 4096  # onnxruntime maps external tensors that start on a page
 
 
@@ -50,7 +50,7 @@ def atomic(*paths: Path) -> Iterator[list[BinaryIO]]:
 def _temporary(path: Path) -> tuple[int, Path]:
     if path.is_dir():
         raise OutputError("is a directory; name a file", file=path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
     umask = os.umask(0)
     os.umask(umask)
     os.fchmod(handle, 0o666 & ~umask)  # mkstemp makes private files; an output is an ordinary one

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
-from graphkit import _body, _views
-from graphkit._index import Index
+from graphkit import _body, _constants, _read, _views
+from graphkit._rename import RenamingIndex
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
 from graphkit.node import Dim, Node, TensorType, make_info, type_of_info
-from graphkit.weights import Weight, WeightStore, make_weight
+from graphkit.weights import Weight, WeightStore, make_weight, moved_weight
 
 if TYPE_CHECKING:
     import networkx
@@ -31,11 +31,11 @@ def _open_gate(node: str, what: str) -> bool:
     return True
 
 
-class Graph(Index):
+class Graph(RenamingIndex):
     """A graph, subgraph or local function, indexed; see the module's text.
 
     `model` is the model it came from, `parent` and `owner` the outer graph and the node that holds this one.
-    The root's `gate(node, what)` is asked before every numbered rewrite; when it says no, nothing is to be done.
+    The root's `gate(node, what)` is asked before every numbered rewrite; when it says no, nothing is done.
     """
 
     def __init__(self, model: Model, *, gate: Gate = _open_gate) -> None:
@@ -51,9 +51,9 @@ class Graph(Index):
 
     @classmethod
     def of(cls, model: Model) -> Graph:
-        """Index a model. Raises ModelError when its graph is not a valid one (cycles, names defined twice)."""
+        """Index a model. Raises ModelError when its graph is not valid (cycles, names defined twice)."""
         graph = cls(model)
-        _body.read_model(graph, model.proto)
+        _read.read_model(graph, model.proto)
         return graph
 
     # -- looking ------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Graph(Index):
     def walk(self) -> Iterator[Graph]:
         """This graph and all graphs inside it, outer ones first."""
         yield self
-        for node in list(self.nodes):
+        for node in self.nodes:
             for sub in node.subgraphs.values():
                 yield from sub.walk()
 
@@ -143,7 +143,7 @@ class Graph(Index):
             return weight.array()
         producer = self._producer.get(value)
         if producer is not None:
-            return _body.constant_node_value(producer, self.store)
+            return _constants.constant_node_value(producer, self.store)
         if self.parent is not None and value and not self.defines(value):
             return self.parent.constant(value)
         return None
@@ -153,7 +153,7 @@ class Graph(Index):
         if self.dtype(value) and self.shape(value) not in (None, (), (1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)):
             return None
         array = self.constant(value)
-        if array is None or array.size != 1 or array.dtype.kind in "OUS":
+        if array is None or array.size != 1 or array.dtype.kind in "OUSc":
             return None
         return float(array.reshape(-1)[0])
 
@@ -168,20 +168,22 @@ class Graph(Index):
     # -- changing -----------------------------------------------------------------------------------------
 
     def allows(self, node: Node, what: str) -> bool:
-        """Ask the gate for leave to do one numbered rewrite at `node`; `what` says in a few words what it does."""
+        """Ask the gate for leave to do one numbered rewrite at `node`; `what` says in a few words which."""
         return self.root.gate(node.label, what)
 
     def build_subgraphs(self, node: Node) -> None:
         """Index the graph attributes of a new node; names that shadow outer ones are renamed."""
-        _body.read_subgraphs(node, self)
+        _read.read_subgraphs(node, self)
 
-    def note_names(self, node: Node) -> None:
-        """Tell the root about names that came into use."""
+    def settle(self, node: Node) -> None:
+        """Keep value names unique and known after a node came in."""
+        inner = [graph for sub in node.subgraphs.values() for graph in sub.walk()]
+        for graph in inner:
+            _read.unshadow(graph)
         names = self.root._names
         if names is not None:
             names.update(node.outputs)
-            for sub in node.subgraphs.values():
-                names.update(name for graph in sub.walk() for name in graph.all_names())
+            names.update(name for graph in inner for name in graph.all_names())
 
     def new_name(self, hint: str) -> str:
         """A value name not used anywhere in the model, made from `hint`."""
@@ -194,6 +196,19 @@ class Graph(Index):
             name = f"{hint}_{root._counter}"
         root._names.add(name)
         return name
+
+    def put_initializer(self, name: str, weight: Weight) -> None:
+        """Add or replace an initializer, also one of another model.
+
+        Raises GraphkitError when a node or an outer graph defines the name, and in a local function, which has
+        no initializers (see `add_constant`).
+        """
+        if self.is_function:
+            raise GraphkitError(f"function '{self.name}' cannot have an initializer", tensor=name)
+        super().put_initializer(name, moved_weight(weight, self.store))
+        names = self.root._names
+        if names is not None:
+            names.add(name)
 
     def set_initializer(self, name: str, array: np.ndarray) -> str:
         """Add or replace an initializer of this graph; returns the name."""
@@ -214,7 +229,7 @@ class Graph(Index):
         if self.parent is None and not self.is_function:
             self.set_initializer(name, array)
             return
-        proto = _body.constant_proto(make_weight(name, array, self.store))
+        proto = _constants.constant_proto(make_weight(name, array, self.store))
         self.insert(proto, before=next(iter(self.nodes), None))
 
     def bypass(self, old: str, new: str) -> None:
@@ -270,8 +285,7 @@ class Graph(Index):
 
     def restore(self, state: _body.Snapshot) -> None:
         """Return to a snapshot. Node objects from before are no longer part of the graph."""
-        self._names = None
-        _body.restore(self, state)
+        _read.restore(self, state)
 
     def check(self) -> None:
         """Raise GraphkitError when a value is undefined, defined twice or used before it is made."""
@@ -290,8 +304,7 @@ class Graph(Index):
     def replace_with(self, model: Model) -> None:
         """Take over another model's graph in place of this one (for passes that rebuild everything)."""
         self.model = model
-        self._names = None
-        _body.read_model(self, model.proto)
+        _read.read_model(self, model.proto)
 
     def to_graphsurgeon(self) -> Any:
         """This model as an `onnx_graphsurgeon.Graph`. Needs the extra `graphsurgeon`; reads all weights."""

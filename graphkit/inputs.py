@@ -225,10 +225,11 @@ def _cast(spec: InputSpec, array: Array) -> Array:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        stored = np.load(path, allow_pickle=False)
-        if isinstance(stored, np.ndarray):
-            raise UsageError("is one array, not an .npz of named arrays", file=path)
-        with stored:
+        # Opened here, because numpy leaves a damaged file open.
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.ndarray):
+                raise UsageError("is one array, not an .npz of named arrays", file=path)
             return {name: stored[name] for name in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot be read as .npz: {error}", file=path) from error

@@ -5,138 +5,29 @@ The design is that of LLVM's pass manager with opt-bisect-limit and MLIR's crash
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from graphkit import reproducer
+from graphkit import reproducer, structure
 from graphkit._body import Snapshot
-from graphkit.errors import GraphkitError, PassError
+from graphkit._runs import (
+    FixpointStage,
+    Ledger,
+    PassRecord,
+    PassStage,
+    RunReport,
+    Stage,
+    Status,
+    Verdict,
+)
+from graphkit.errors import GraphkitError, OutputError, PassError
 from graphkit.graph import Graph
-from graphkit.rewrite import Pass, PassResult, Refusal
-from graphkit.structure import find_fault
-
-
-@dataclass(frozen=True)
-class PassStage:
-    """One pass with its options; `text` is how the pipeline spells it."""
-
-    pass_: Pass
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class FixpointStage:
-    """Stages repeated until a round changes nothing, at most `limit` rounds."""
-
-    stages: tuple[Stage, ...]
-    limit: int = 10
-
-    def __str__(self) -> str:
-        return f"fixpoint({','.join(map(str, self.stages))}){{max={self.limit}}}"
-
-
-Stage = PassStage | FixpointStage
-Status = Literal["changed", "unchanged", "rolled back"]
-
-
-class Verdict(Protocol):
-    """What a numeric check says of the graph as it stands."""
-
-    @property
-    def ok(self) -> bool:
-        """True when the outputs are those of the original."""
-        ...
-
-    @property
-    def max_error(self) -> float:
-        """Largest absolute error over the reference's largest absolute value, worst output."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it is not ok, one line."""
-        ...
-
-
-@dataclass(frozen=True)
-class PassRecord:
-    """What one stage did, all its rounds together.
-
-    `numbers` are the first and last number of its rewrites, a pair for each round; `max_error` is None when
-    the numbers were not checked; `seconds` are of the pass alone.
-    """
-
-    name: str
-    text: str
-    status: Status
-    rewrites: int
-    nodes_before: int
-    nodes_after: int
-    seconds: float
-    numbers: tuple[tuple[int, int], ...] = ()
-    max_error: float | None = None
-    reason: str = ""
-    counters: Mapping[str, int] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def merged(self, later: PassRecord) -> PassRecord:
-        """This record and that of a later round of the same stage as one."""
-        errors = [e for e in (self.max_error, later.max_error) if e is not None]
-        status = later.status if later.status != "unchanged" else self.status
-        return replace(
-            self,
-            status=status,
-            rewrites=self.rewrites + later.rewrites,
-            nodes_after=later.nodes_after,
-            seconds=self.seconds + later.seconds,
-            numbers=self.numbers + later.numbers,
-            max_error=max(errors, default=None),
-            reason=later.reason or self.reason,
-            counters=dict(Counter(self.counters) + Counter(later.counters)),
-            refusals=later.refusals,
-            notes=tuple(dict.fromkeys(self.notes + later.notes)),
-        )
-
-
-@dataclass(frozen=True)
-class RunReport:
-    """What a run did: a record for each stage in order, and the totals. `stopped` when the gate closed."""
-
-    records: tuple[PassRecord, ...]
-    rewrites: int
-    nodes_before: int
-    nodes_after: int
-    stopped: bool = False
-
-    @property
-    def rolled_back(self) -> tuple[PassRecord, ...]:
-        """Stages whose changes were undone because they broke the outputs."""
-        return tuple(record for record in self.records if record.status == "rolled back")
-
-
-class Ledger:
-    """Numbers rewrites from 1; as the graph's gate it closes after `limit`."""
-
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
-        self.count = 0
-        self.closed = limit == 0
-
-    def __call__(self, node: str, what: str) -> bool:
-        """Take the next number, or say no."""
-        if self.limit is not None and self.count >= self.limit:
-            self.closed = True
-            return False
-        self.count += 1
-        return True
+from graphkit.rewrite import Change, PassResult
 
 
 @dataclass
@@ -144,9 +35,9 @@ class Manager:
     """Runs stages over a root graph.
 
     verify: judges the graph after each pass that changed it (None: structure only). on_mismatch: what a
-    failed check leads to, "rollback" of that pass or "stop" (CheckFailed by the caller's choice of report).
-    stop_after: number of the last rewrite to do. watch: called with each record and the graph. crash_dir:
-    where a reproducer goes when a pass raises or leaves an invalid graph (None: nowhere).
+    failed check leads to, "rollback" of that pass or also a "stop" of the run. stop_after: number of the last
+    rewrite to do. watch: called with each record and the graph. crash_dir: where a reproducer goes when a
+    pass raises or leaves an invalid graph (None: nowhere); plugins: what it needs besides (files, modules).
     """
 
     graph: Graph
@@ -155,88 +46,121 @@ class Manager:
     stop_after: int | None = None
     watch: Callable[[PassRecord, Graph], None] | None = None
     crash_dir: Path | None = None
+    plugins: tuple[str, ...] = ()
 
     def run(self, stages: Iterable[Stage]) -> RunReport:
         """Run all stages in order.
 
-        Raises PassError when a pass raises or leaves an invalid graph (undone; a reproducer is left), and when
-        a fixpoint does not settle; other GraphkitErrors of a pass (a wrong binding) as they are.
+        Raises PassError when a pass raises or leaves an invalid graph, and when a fixpoint does not settle;
+        the graph is then as it was before that pass or fixpoint, and a reproducer is left. Errors about the
+        user's input (UsageError, ModelError, …) that a pass raises come through as they are.
         """
         self._ledger = Ledger(self.stop_after)
         self._records: dict[int, PassRecord] = {}
         self._disabled: set[int] = set()
         self._halted = False
+        self._state: Snapshot | None = None  # of the graph as it stands, as long as nothing changes it
         before = len(self.graph)
         gate, self.graph.gate = self.graph.gate, self._ledger
         try:
-            self._run(tuple(stages))
+            self._run(tuple(stages), ())
         finally:
             self.graph.gate = gate
         return RunReport(
-            tuple(self._records.values()), self._ledger.count, before, len(self.graph), self._ledger.closed
+            records=tuple(self._records.values()),
+            rewrites=self._ledger.count,
+            nodes_before=before,
+            nodes_after=len(self.graph),
+            stopped=self._ledger.closed,
+            halted=self._halted,
+            last=self._ledger.last,
         )
 
-    def _run(self, stages: tuple[Stage, ...]) -> list[Stage]:
-        """Run stages once; returns those that changed the graph."""
+    @property
+    def _over(self) -> bool:
+        return self._ledger.closed or self._halted
+
+    def _run(self, stages: tuple[Stage, ...], then: tuple[Stage, ...]) -> list[Stage]:
+        """Run stages once; returns those that changed the graph. `then` is what follows, for reproducers."""
         changed: list[Stage] = []
         for index, stage in enumerate(stages):
-            if self._ledger.closed or self._halted:
+            if self._over:
                 break
+            rest = (*stages[index:], *then)
             if isinstance(stage, FixpointStage):
-                changed.extend([stage] if self._fixpoint(stage) else [])
-            elif id(stage) not in self._disabled and self._pass(stage, stages[index:]):
+                changed.extend([stage] if self._fixpoint(stage, rest) else [])
+            elif id(stage) not in self._disabled and self._pass(stage, rest):
                 changed.append(stage)
         return changed
 
-    def _fixpoint(self, stage: FixpointStage) -> bool:
+    def _fixpoint(self, stage: FixpointStage, rest: tuple[Stage, ...]) -> bool:
+        before = self._snapshot()
         any_change = False
+        changed: list[Stage] = []
         for _ in range(stage.limit):
-            changed = self._run(stage.stages)
-            if not changed or self._ledger.closed or self._halted:
+            changed = self._run(stage.stages, rest)
+            if not changed or self._over:
                 return any_change or bool(changed)
             any_change = True
+        self._restore(before)
         fighting = ", ".join(str(item) for item in changed)
-        raise PassError(
-            f"fixpoint did not settle in {stage.limit} rounds; still changing: {fighting}",
-            hint="take one of them out, or raise the bound with fixpoint(…){max=N}",
-        )
+        problem = f"fixpoint did not settle in {stage.limit} rounds; still changing: {fighting}"
+        folder, hint = self._reproduce(rest, PassError(problem))
+        advice = f"take one of them out, or raise the bound with fixpoint(…){{max=N}}{hint and '; ' + hint}"
+        raise PassError(problem, reproducer=folder, hint=advice)
 
     def _pass(self, stage: PassStage, rest: tuple[Stage, ...]) -> bool:
-        before, size, first = self.graph.snapshot(), len(self.graph), self._ledger.count
-        start = time.perf_counter()
-        try:
-            result = stage.pass_.run(self.graph)
-        except GraphkitError as error:
-            self.graph.restore(before)
-            if isinstance(error, PassError) or error.exit_code != 2:
-                self._crash(stage, rest, error)
-            raise
-        except Exception as error:  # a pass may raise anything; the graph is put back and it is named
-            self.graph.restore(before)
-            raise self._crash(stage, rest, error) from error
-        seconds = time.perf_counter() - start
-        if result.modified and self._ledger.count == first and not self._ledger("", stage.text):
-            self.graph.restore(before)  # a pass that is not made of numbered rewrites counts as one
-            result = replace(result, changes=())
-        if result.modified:
-            self._check_structure(stage, rest, before)
-        record = self._record(stage, result, before, size, first, seconds)
+        with _collector_paused():
+            before, size, first = self._snapshot(), len(self.graph), self._ledger.count
+            start = time.perf_counter()
+            result = self._call(stage, rest, before)
+            seconds = time.perf_counter() - start
+            result = self._settle(stage, result, before, first)
+            if result.modified:
+                self._state = None
+                self._check_structure(stage, rest, before)
+        record = self._judge(self._record(stage, result, size, first, seconds), stage, before)
         known = self._records.get(id(stage))
         self._records[id(stage)] = known.merged(record) if known else record
         if self.watch is not None:
             self.watch(record, self.graph)
         return record.status == "changed"
 
+    def _call(self, stage: PassStage, rest: tuple[Stage, ...], before: Snapshot) -> PassResult:
+        try:
+            result = stage.pass_.run(self.graph)
+            if not isinstance(result, PassResult):
+                raise TypeError(f"run returned {type(result).__name__} instead of a PassResult")
+        except Exception as error:  # a pass may raise anything; the graph is put back and it is named
+            self._restore(before)
+            if isinstance(error, GraphkitError) and type(error) not in (GraphkitError, PassError):
+                raise  # about what the user gave us, such as a binding that does not fit
+            raise self._crash(stage, rest, error, f"raised {type(error).__name__}") from error
+        return result
+
+    def _settle(self, stage: PassStage, result: PassResult, before: Snapshot, first: int) -> PassResult:
+        """See to it that what was done is reported and numbered."""
+        if not result.modified:
+            if not structure.differs(self.graph, before):
+                return result
+            note = "changed the graph but reported no change; counted and checked as one change"
+            change = Change("", f"unreported, by {stage.text}")
+            result = replace(result, changes=(change,), notes=(*result.notes, note))
+        if self._ledger.count == first and not self._ledger("", stage.text):
+            self._restore(before)  # a pass that is not made of numbered rewrites counts as one
+            return replace(result, changes=())
+        return result
+
     def _check_structure(self, stage: PassStage, rest: tuple[Stage, ...], before: Snapshot) -> None:
-        fault = find_fault(self.graph, before)
+        fault = structure.find_fault(self.graph, before)
         if fault is not None:
-            self.graph.restore(before)
-            raise self._crash(stage, rest, GraphkitError(fault))
+            self._restore(before)
+            raise self._crash(stage, rest, GraphkitError(fault), "left an invalid graph")
 
     def _record(
-        self, stage: PassStage, result: PassResult, before: Snapshot, size: int, first: int, seconds: float
+        self, stage: PassStage, result: PassResult, size: int, first: int, seconds: float
     ) -> PassRecord:
-        record = PassRecord(
+        return PassRecord(
             name=stage.pass_.name,
             text=stage.text,
             status="changed" if result.modified else "unchanged",
@@ -248,8 +172,12 @@ class Manager:
             counters=result.counters,
             refusals=result.refusals,
             notes=result.notes,
+            changes=result.changes,
         )
-        if self.verify is None or not result.modified:
+
+    def _judge(self, record: PassRecord, stage: PassStage, before: Snapshot) -> PassRecord:
+        """Check the numbers after a change, and undo it when they are wrong."""
+        if self.verify is None or record.status != "changed":
             return record
         verdict = self.verify(self.graph)
         record = replace(record, max_error=verdict.max_error, reason=verdict.reason)
@@ -257,15 +185,66 @@ class Manager:
             return record
         self._disabled.add(id(stage))
         self._halted = self.on_mismatch == "stop"
-        self.graph.restore(before)
-        return replace(record, status="rolled back", nodes_after=size)
+        self._restore(before)
+        return replace(record, status="rolled back", nodes_after=record.nodes_before, changes=())
 
-    def _crash(self, stage: PassStage, rest: tuple[Stage, ...], error: Exception) -> PassError:
+    # -- the state to go back to --------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        """The graph as it stands; taken anew after a change, but for types, which passes may refresh."""
+        if self._state is None:
+            self._state = self.graph.snapshot()
+        else:
+            inner = self._state.inner and [
+                g.inferred.copy() for g in self.graph.walk() if g is not self.graph
+            ]
+            inferred, declared = self.graph.inferred.copy(), self.graph.declared.copy()
+            self._state = replace(self._state, inferred=inferred, declared=declared, inner=inner)
+        return self._state
+
+    def _restore(self, state: Snapshot) -> None:
+        self.graph.restore(state)
+        self._state = state
+
+    # -- crashes ------------------------------------------------------------------------------------------
+
+    def _crash(self, stage: PassStage, rest: tuple[Stage, ...], error: Exception, what: str) -> PassError:
         """Leave a reproducer (the graph is back in the state before the pass) and say what happened."""
-        folder = None
-        if self.crash_dir is not None:
-            text = ",".join(map(str, rest))
-            folder = reproducer.write(self.crash_dir, self.graph.to_model(), text, error)
-        kind = "left an invalid graph" if type(error) is GraphkitError else f"raised {type(error).__name__}"
-        hint = f"the model as it stood and the rest of the pipeline are in {folder}" if folder else None
-        return PassError(f"pass '{stage.text}' {kind}: {error}", reproducer=folder, hint=hint)
+        folder, hint = self._reproduce(rest, error)
+        return PassError(f"pass '{stage.text}' {what}: {error}", reproducer=folder, hint=hint or None)
+
+    def _reproduce(self, rest: tuple[Stage, ...], error: Exception) -> tuple[Path | None, str]:
+        if self.crash_dir is None:
+            return None, ""
+        types_known = bool(self.graph.inferred)
+        text = ",".join([*(["infer-shapes"] if types_known else []), *map(str, rest)])
+        try:
+            folder = reproducer.write(self.crash_dir, self.graph.to_model(), text, error, self.plugins)
+        except (OSError, OutputError) as problem:  # a full disk must not hide what the pass did
+            return None, f"no reproducer could be written: {problem}"
+        return folder, f"the model as it stood and the rest of the pipeline are in {folder}"
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: it would walk the whole graph again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+__all__ = [
+    "FixpointStage",
+    "Ledger",
+    "Manager",
+    "PassRecord",
+    "PassStage",
+    "RunReport",
+    "Stage",
+    "Status",
+    "Verdict",
+]

@@ -8,12 +8,12 @@ file is never touched. External data as in the ONNX specification, docs/External
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from graphkit import _write
 from graphkit._wire import MARK, MAX_MESSAGE, Ref, WireError, expand, raw_data, strip
@@ -21,6 +21,8 @@ from graphkit.errors import ModelError
 from graphkit.weights import Weight, WeightStore, ref_of, refer, tensor_nbytes
 
 PathLike = str | os.PathLike[str]
+_GRAPHS = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
+_HOLDS_TENSORS = _GRAPHS | {AttributeProto.TENSOR, AttributeProto.TENSORS}
 
 
 class Model:
@@ -57,10 +59,18 @@ class Model:
     def from_proto(cls, proto: ModelProto, base_dir: PathLike | None = None) -> Model:
         """Wrap a model made in memory; `base_dir` is where its external data files are.
 
-        The given message is not changed. Raises ModelError as `load` does.
+        The given message is not changed. Raises ModelError as `load` does, for a message over 2 GB, and for
+        one that is the skeleton of another model (take its `materialized()`, or save and load it).
         """
+        if proto.ByteSize() > MAX_MESSAGE:
+            raise ModelError(
+                "is over 2 GB in one message; keep its weights in external data files", file="model"
+            )
         store = WeightStore()
-        data = memoryview(proto.SerializeToString())
+        serialized = proto.SerializeToString()
+        if MARK.encode() in serialized:
+            raise ModelError("refers to weights of another model", file="model", hint="use materialized()")
+        data = memoryview(serialized)
         model = cls(_parse(data, store.add_memory(data), None), store)
         _check_model(model.proto, None)
         _adopt_tensors(model, Path(base_dir).absolute() if base_dir is not None else None)
@@ -74,7 +84,8 @@ class Model:
     @property
     def external(self) -> bool:
         """True when the model came with external data files."""
-        return len(self.store.files()) > 1
+        own = self.path.absolute() if self.path is not None else None
+        return any(file != own for file in self.store.files())
 
     def weights(self) -> Iterator[Weight]:
         """All constant tensors: initializers and tensor attributes, subgraphs and functions included."""
@@ -96,17 +107,18 @@ class Model:
         """Write the model atomically and return the bytes written.
 
         Weights go inside the file, or to `<name>.data` beside it when `external` is true, or by default when
-        the model came with external data or would exceed 2 GB. Raises OutputError when the place cannot be written,
-        the disk is full, or the output is one of the files the model is read from.
+        the model came with external data or would exceed 2 GB. Raises OutputError when the place cannot be
+        written, the disk is full, or the output is one of the files the model is read from.
         """
-        size = self.nbytes
+        skeleton = self.proto.SerializeToString()
+        size = expand(skeleton, raw_data).size
         if external is None:
             external = self.external or size > MAX_MESSAGE
         if not external and size > MAX_MESSAGE:
             raise ModelError(
                 f"{size / 1e9:.1f} GB do not fit into one ONNX file; use external data", file=path
             )
-        return _write.save(self.proto.SerializeToString(), self.store, Path(path), external=external)
+        return _write.save(skeleton, self.store, Path(path), external=external)
 
 
 def load(path: PathLike) -> Model:
@@ -124,28 +136,26 @@ def tensors(proto: ModelProto) -> Iterator[TensorProto]:
     yield from _graph_tensors(proto.graph)
     for function in proto.functions:
         for node in function.node:
-            yield from _node_tensors(node)
+            yield from _attribute_tensors(node.attribute)
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for node in graph.node:
-        if node.attribute:
-            yield from _node_tensors(node)
+        if attributes := node.attribute:
+            yield from _attribute_tensors(attributes)
 
 
-def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
+def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
+    for attribute in attributes:
         kind = attribute.type
-        if kind == onnx.AttributeProto.TENSOR:
+        if kind not in _HOLDS_TENSORS:
+            continue
+        if kind == AttributeProto.TENSOR:
             yield attribute.t
-        elif kind == onnx.AttributeProto.GRAPH:
-            yield from _graph_tensors(attribute.g)
-        elif kind == onnx.AttributeProto.TENSORS:
-            yield from attribute.tensors
-        elif kind == onnx.AttributeProto.GRAPHS:
-            for graph in attribute.graphs:
-                yield from _graph_tensors(graph)
+        yield from attribute.tensors
+        for graph in (attribute.g, *attribute.graphs) if kind in _GRAPHS else ():
+            yield from _graph_tensors(graph)
 
 
 def _check_file(path: Path) -> None:
@@ -187,13 +197,25 @@ def _adopt_tensors(model: Model, base_dir: Path | None) -> None:
     for tensor in tensors(model.proto):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        ref = ref_of(tensor)
+        ref = _own_ref(tensor, model)
         if ref is None:
             ref = _resolve_external(tensor, model, base_dir)
             refer(tensor, ref)
-        elif ref.buffer != 0 or ref.offset + ref.length > len(model.store.buffers[0].view):
-            raise ModelError(f"refers to data outside the file ({MARK})", file=model.path, tensor=tensor.name)
         _check_length(tensor, ref, model.path)
+
+
+def _own_ref(tensor: TensorProto, model: Model) -> Ref | None:
+    """The reference that `strip` left, None when there is none; entries that only look so are refused."""
+    try:
+        ref = ref_of(tensor)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError("has a damaged external-data entry", file=model.path, tensor=tensor.name) from error
+    if ref is None:
+        return None
+    end = len(model.store.buffers[0].view)
+    if ref.buffer != 0 or not 0 <= ref.offset <= ref.offset + ref.length <= end:
+        raise ModelError("refers to data outside the file", file=model.path, tensor=tensor.name)
+    return ref
 
 
 def _check_length(tensor: TensorProto, ref: Ref, path: Path | None) -> None:
@@ -216,7 +238,7 @@ def _resolve_external(tensor: TensorProto, model: Model, base_dir: Path | None) 
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or tensor_nbytes(tensor.data_type, tuple(tensor.dims)))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelError("has a damaged external-data entry", file=model.path, tensor=tensor.name) from error
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
@@ -234,7 +256,7 @@ def _external_file(location: str, base_dir: Path | None, tensor: str, path: Path
     if base_dir is None:
         raise ModelError(f"external data '{location}' of a model in memory needs a folder", tensor=tensor)
     file = base_dir / location
-    if not location or Path(location).is_absolute() or not file.resolve().is_relative_to(base_dir.resolve()):
+    if not location or Path(location).is_absolute() or not _is_inside(file, base_dir):
         raise ModelError(
             f"external data path '{location}' leaves the model's folder",
             file=path,
@@ -249,3 +271,10 @@ def _external_file(location: str, base_dir: Path | None, tensor: str, path: Path
             hint=f"copy it to {base_dir}",
         )
     return file
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL in it, links in a circle
+        return False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # in ONNX's own domain; elsewhere any may
+WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # in ONNX's own domain; elsewhere any may
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def normal_domain(domain: str) -> str:
 class Node:
     """One node. Its `proto` is never changed in place: a change gives the node a new one.
 
-    `inputs` and `outputs` are value names, "" for an omitted optional one; `subgraphs` maps the names of graph
-    attributes to their indexed graphs (`then_branch`, `body`, …; lists of graphs as `name[0]`, …).
+    `inputs` and `outputs` are value names, "" for an omitted optional one; `subgraphs` maps the names of
+    graph attributes to their indexed graphs (`then_branch`, `body`, …; lists of graphs as `name[0]`, …).
     """
 
     __slots__ = (
@@ -122,11 +122,6 @@ class Node:
     def name(self) -> str:
         """The node's own name, often empty."""
         return self.proto.name
-
-    @property
-    def may_hold_graphs(self) -> bool:
-        """False when the operator is known to have no graph attributes."""
-        return bool(self.domain or self.op_type in _WITH_GRAPHS) and bool(self.proto.attribute)
 
     @property
     def label(self) -> str:

@@ -93,6 +93,7 @@ def optimize(
     that raises or breaks the graph.
     """
     model = model if isinstance(model, Model) else Model.load(model)
+    plugins = tuple(plugins)
     registry = registry or Registry(plugins)
     stages = [*_bind_stage(bind, registry), *registry.stages(passes)]
     graph = Graph.of(model)
@@ -107,6 +108,7 @@ def optimize(
         stop_after=stop_after,
         watch=watch,
         crash_dir=crash_dir,
+        plugins=plugins,
     )
     report = manager.run(stages)
     result = graph.to_model()

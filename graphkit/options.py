@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
 from collections.abc import Iterable
+from contextlib import suppress
+from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphkit.errors import UsageError
@@ -29,7 +32,7 @@ def option_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def free_field(cls: type) -> str | None:
-    """The field that takes options of any name (a pass says so with `free_options`), None when there is none."""
+    """The field that takes options of any name (a pass says so with `free_options`), or None."""
     return getattr(cls, "free_options", None)
 
 
@@ -56,25 +59,33 @@ def build(cls: type, options: Iterable[tuple[str, str]]) -> Any:
             raise UsageError(f"unknown option '{key}'{suggest(name, known) or listing}")
     if free is not None and extra:
         values[free] = tuple(extra.items())
+    missing = [name for name, f in fields.items() if name not in values and _is_required(f)]
+    if missing:
+        raise UsageError(f"option '{missing[0]}' is required")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def convert(text: str, kind: Any, key: str) -> Any:
-    """Convert option text to the type of its field: int (also KB, MB, GB), float, bool, str, choices, lists."""
+    """Convert option text to the type of its field.
+
+    Fields are int (also KB, MB, GB: powers of 1024), float, bool, str, Literal choices, tuples (parts between
+    semicolons), or unions of these, where the first type that fits is taken. Raises UsageError.
+    """
     if get_origin(kind) in (typing.Union, types.UnionType):
-        if text.lower() == "none" and type(None) in get_args(kind):
-            return None
-        kind = next(arg for arg in get_args(kind) if arg is not type(None))
+        return _convert_union(text, get_args(kind), key)
     if get_origin(kind) is Literal:
-        choices = [str(choice) for choice in get_args(kind)]
+        choices = {str(choice): choice for choice in get_args(kind)}
         if text not in choices:
-            raise UsageError(
-                f"option '{key}' is one of {', '.join(choices)}, not '{text}'{suggest(text, choices)}"
-            )
-        return text
+            listing = ", ".join(choices)
+            raise UsageError(f"option '{key}' is one of {listing}, not '{text}'{suggest(text, choices)}")
+        return choices[text]
     if get_origin(kind) is tuple:
         return tuple(convert(part, get_args(kind)[0], key) for part in text.split(";") if part)
     try:
@@ -83,12 +94,32 @@ def convert(text: str, kind: Any, key: str) -> Any:
         raise UsageError(f"option '{key}' needs {_WORDS.get(kind, kind)}, not '{text}'") from error
 
 
+def _convert_union(text: str, kinds: tuple[Any, ...], key: str) -> Any:
+    if text.lower() == "none" and type(None) in kinds:
+        return None
+    *others, last = [kind for kind in kinds if kind is not type(None)]
+    for kind in others:
+        with suppress(UsageError):
+            return convert(text, kind, key)
+    return convert(text, last, key)
+
+
 def _int(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         return int(text)
     number, unit, _ = found.groups()
-    return int(float(number) * 1024 ** _UNITS[unit.lower()])
+    value = Fraction(number) * 1024 ** _UNITS[unit.lower()]
+    if value.denominator != 1 and not unit:
+        raise ValueError(text)
+    return int(value)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isnan(value):
+        raise ValueError(text)
+    return value
 
 
 def _bool(text: str) -> bool:
@@ -99,5 +130,5 @@ def _bool(text: str) -> bool:
     raise ValueError(text)
 
 
-_SCALARS: dict[Any, Any] = {int: _int, float: float, bool: _bool, str: str}
+_SCALARS: dict[Any, Any] = {int: _int, float: _float, bool: _bool, str: str}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

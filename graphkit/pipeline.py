@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 from graphkit.errors import UsageError
 
+MAX_DEPTH = 50  # fixpoints inside one another
 _BARE = re.compile(r"[^\s,{}()=\"]+")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NEGATION = re.compile(r"-(?=[^\s,{}()=])")
 Span = tuple[int, int]
 Option = tuple[str, str]
 
@@ -34,7 +36,7 @@ class Item:
     option_spans: tuple[Span, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        return ("-" if self.negated else "") + self.name + _print_options(self.options)
+        return ("-" if self.negated else "") + _print_name(self.name) + _print_options(self.options)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ def _names(items: tuple[Entry, ...]) -> Iterator[Item]:
             yield item
 
 
+def _print_name(name: str) -> str:
+    return _quote(name) if name.startswith("-") else _print_word(name)
+
+
 def _print_options(options: tuple[Option, ...]) -> str:
     if not options:
         return ""
@@ -84,13 +90,20 @@ def _print_options(options: tuple[Option, ...]) -> str:
 def _print_word(word: str) -> str:
     if _BARE.fullmatch(word):
         return word
+    return _quote(word)
+
+
+def _quote(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def caret(text: str, span: Span) -> str:
     """Two lines that show a place in the pipeline text."""
     start, end = span
-    return f"\n  {text}\n  {' ' * start}^{'~' * max(0, end - start - 1)}"
+    before, after = text.rfind("\n", 0, start) + 1, text.find("\n", start)
+    line = text[before : after if after >= 0 else len(text)].replace("\t", " ")
+    width = min(end, before + len(line)) - start
+    return f"\n  {line}\n  {' ' * (start - before)}^{'~' * (width - 1)}"
 
 
 def parse(text: str) -> Pipeline:
@@ -108,6 +121,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.pos = 0
+        self.depth = 0
 
     def fail(self, problem: str) -> None:
         raise UsageError(f"cannot read the pipeline: {problem}" + caret(self.text, (self.pos, self.pos + 1)))
@@ -156,18 +170,29 @@ class _Parser:
     def item(self) -> Entry:
         self.skip_space()
         start = self.pos
+        negated = _NEGATION.match(self.text, start) is not None
+        if negated:
+            self.pos += 1
+        quoted = self.peek() == '"'
         name = self.word("a pass name")
         end = self.pos
-        if name == "fixpoint" and self.take("("):
-            items = self.pipeline()
-            self.expect(")")
-            options, _ = self.options()
-            return Fixpoint(items, options, (start, self.pos))
-        negated = name.startswith("-") and len(name) > 1
+        if name == "fixpoint" and not negated and not quoted and self.take("("):
+            return self.fixpoint(start)
         options, spans = self.options()
         if negated and options:
+            self.pos = end
             self.fail("a pass that is taken out has no options")
-        return Item(name[1:] if negated else name, options, negated, (start, end), spans)
+        return Item(name, options, negated, (start, end), spans)
+
+    def fixpoint(self, start: int) -> Fixpoint:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail("fixpoints are nested too deeply")
+        items = self.pipeline()
+        self.expect(")")
+        self.depth -= 1
+        options, _ = self.options()
+        return Fixpoint(items, options, (start, self.pos))
 
     def options(self) -> tuple[tuple[Option, ...], tuple[Span, ...]]:
         options: list[Option] = []

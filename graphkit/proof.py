@@ -7,7 +7,7 @@ the proof is "none" and says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -52,15 +52,19 @@ class Proof:
     """What the checks say together.
 
     `kind` is "equal" (every output of every sample within the tolerance), "different", or "none" when nothing
-    could be compared; `note` says what is left open (only one shape, unstable outputs).
+    could be compared; `note` says what is left open (only one shape, unstable outputs). `fault` says why the
+    candidate is different without numbers: it does not run, or an output has another element type.
     """
 
     checks: tuple[Check, ...] = ()
     note: str = ""
+    fault: str = ""
 
     @property
     def kind(self) -> Literal["equal", "different", "none"]:
         """The verdict in one word."""
+        if self.fault:
+            return "different"
         if not self.checks:
             return "none"
         return "equal" if all(check.comparison.ok for check in self.checks) else "different"
@@ -79,6 +83,8 @@ class Proof:
     @property
     def reason(self) -> str:
         """Why it is not equal, one line; empty otherwise."""
+        if self.fault:
+            return self.fault
         for check in self.checks:
             worst = check.comparison.worst
             if worst is not None and not worst.ok:
@@ -151,7 +157,8 @@ class Evidence:
         """Why nothing can be proven with this evidence; empty when something can."""
         if self.unstable:
             names = ", ".join(f"'{name}'" for name in self.unstable)
-            return f"the reference differs from itself in a second run (outputs {names}): random or in training mode"
+            why = "random or in training mode"
+            return f"the reference differs from itself in a second run (outputs {names}): {why}"
         return "" if self.samples else "there are no samples"
 
     def judge(
@@ -168,15 +175,24 @@ class Evidence:
         return Proof(tuple(checks), self.note)
 
     def judge_model(self, model: Model, tolerance: Tolerance) -> Proof:
-        """Judge an ONNX model in onnxruntime; one that does not run at all is different, with the reason."""
+        """Judge an ONNX model in onnxruntime; element types must be the same too, unlike in MNN.
+
+        One that does not run at all is different, with the reason.
+        """
         if self.worthless:
             return Proof(note=self.worthless)
         try:
             with Session(model) as session:
-                return self.judge(session.run, tolerance)
+                proof = self.judge(session.run, tolerance)
         except GraphkitError as error:
-            empty = compare(self.samples[0].expected, {}, tolerance)
-            return Proof((Check(self.samples[0].shapes, empty),), str(error))
+            return Proof(note=self.note, fault=f"the result does not run: {error}")
+        retyped = (
+            f"output '{output.name}' is {output.dtype} instead of {output.expected_dtype}"
+            for check in proof.checks
+            for output in check.comparison.outputs
+            if output.dtype is not None and output.dtype != output.expected_dtype
+        )
+        return replace(proof, fault=next(retyped, ""))
 
 
 def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:
@@ -197,7 +213,7 @@ def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:
 
 
 def default_tolerance(graph: Graph) -> Tolerance:
-    """What equal means for a rewritten graph: 1e-4 of the largest value, 2e-2 when it computes in half floats."""
+    """What equal means for a rewritten graph: 1e-4 of the largest value, 2e-2 when it has half floats."""
     halves = (10, 16)  # TensorProto.FLOAT16, BFLOAT16
     low = any(info.type.tensor_type.elem_type in halves for info in graph.output_infos.values())
     low = low or any(weight.data_type in halves for weight in graph.initializers.values())

@@ -6,15 +6,18 @@ pass with an entry point in the group `graphkit.passes` (name = pass name, value
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
+import inspect
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, cast
 
 from graphkit import options
 from graphkit.errors import UsageError
@@ -75,16 +78,17 @@ class PassInfo:
         """The class of the pass. Raises UsageError when a plugin cannot be imported or is no pass."""
         try:
             cls = _resolve(self.target)
-        except Exception as error:  # a plugin may raise anything while it is imported
+        except (Exception, SystemExit) as error:  # a plugin may raise anything while it is imported
             raise UsageError(
                 f"pass '{self.name}' from {self.source} cannot be loaded: {type(error).__name__}: {error}",
                 hint="repair or uninstall that plugin; other passes are not affected",
             ) from error
-        if not is_pass(cls):
-            raise UsageError(
-                f"'{self.name}' from {self.source} is not a pass: it needs name, summary and run(graph)"
-            )
-        return cls
+        problem = lacks(cls)
+        if not problem and cls.name != self.name:
+            problem = f"it is registered as '{self.name}' but calls itself '{cls.name}'"
+        if problem:
+            raise UsageError(f"'{self.name}' from {self.source} is not a pass: {problem}")
+        return cast(type, cls)
 
     @property
     def summary(self) -> str:
@@ -94,6 +98,11 @@ class PassInfo:
         except UsageError as error:
             return f"broken: {error}"
 
+    @property
+    def doc(self) -> str:
+        """What the pass says of itself: its docstring. Raises UsageError as `load` does."""
+        return inspect.getdoc(self.load()) or ""
+
 
 def _resolve(target: EntryPoint | type | str) -> Any:
     if isinstance(target, str):
@@ -102,9 +111,20 @@ def _resolve(target: EntryPoint | type | str) -> Any:
     return target.load() if isinstance(target, EntryPoint) else target
 
 
+def lacks(value: Any) -> str:
+    """What keeps a value from being a pass, in words; empty when it is one."""
+    if not isinstance(value, type):
+        return f"it is a {type(value).__name__}, not a class"
+    wanted = (("name", str), ("summary", str), ("run", FunctionType))
+    missing = [attr for attr, kind in wanted if not isinstance(getattr(value, attr, None), kind)]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    return "" if dataclasses.is_dataclass(value) else "it is not a dataclass"
+
+
 def is_pass(value: object) -> bool:
-    """True for a class with `name`, `summary` and `run`."""
-    return isinstance(value, type) and all(hasattr(value, attr) for attr in ("name", "summary", "run"))
+    """True for a dataclass with `name`, `summary` and `run`."""
+    return not lacks(value)
 
 
 class Registry:
@@ -158,7 +178,7 @@ class Registry:
         stages: list[Stage] = []
         for item in items:
             if isinstance(item, Fixpoint):
-                stages.append(_fixpoint(item, self._stages(item.items, text)))
+                stages.append(_fixpoint(item, self._stages(item.items, text), text))
             elif item.negated:
                 if not _contains(stages, item.name):
                     problem = f"'{item.name}' is not in what stands before '-{item.name}'"
@@ -182,6 +202,9 @@ class Registry:
         except UsageError as error:
             hint = f"see `graphkit passes {item.name}`"
             raise UsageError(error.message + caret(text, _place(item, error)), hint=hint) from error
+        except Exception as error:  # annotations and __post_init__ of a plugin may raise anything
+            problem = f"pass '{item.name}' cannot be made: {type(error).__name__}: {error}"
+            raise UsageError(problem + caret(text, item.span)) from error
         return PassStage(instance, str(item))
 
 
@@ -193,12 +216,15 @@ def _place(item: Item, error: UsageError) -> tuple[int, int]:
     return item.span
 
 
-def _fixpoint(item: Fixpoint, stages: list[Stage]) -> FixpointStage:
+def _fixpoint(item: Fixpoint, stages: list[Stage], text: str) -> FixpointStage:
     limit = FixpointStage.limit
     for key, value in item.options:
-        if key != "max":
-            raise UsageError(f"unknown option '{key}' of fixpoint (options: max)")
-        limit = options.convert(value, int, key)
+        problem = f"unknown option '{key}' of fixpoint (options: max)" if key != "max" else ""
+        if not problem and not (value.isdecimal() and int(value) > 0):
+            problem = f"option 'max' of fixpoint needs a whole number from 1, not '{value}'"
+        if problem:
+            raise UsageError(problem + caret(text, item.span))
+        limit = int(value)
     return FixpointStage(tuple(stages), limit)
 
 
@@ -220,32 +246,37 @@ def _without(stages: Iterable[Stage], name: str) -> list[Stage]:
 
 
 def load_plugin(plugin: str) -> list[Any]:
-    """The passes that a plugin file (`path/x.py`) or module defines itself.
+    """The passes that a plugin file (`path/x.py`) or module defines itself, but for names with an underscore.
 
     Raises UsageError when it cannot be imported or defines none.
     """
     try:
         module = _load_file(Path(plugin)) if plugin.endswith(".py") else importlib.import_module(plugin)
-    except Exception as error:  # a plugin may raise anything while it is imported
-        raise UsageError(f"plugin '{plugin}' cannot be loaded: {type(error).__name__}: {error}") from error
-    found = [
-        value for value in vars(module).values() if is_pass(value) and value.__module__ == module.__name__
-    ]
+    except (Exception, SystemExit) as error:  # a plugin may raise anything while it is imported
+        file = Path(*plugin.split(".")).with_suffix(".py")
+        hint = f"name the file: --plugin {file}" if not plugin.endswith(".py") and file.exists() else None
+        problem = f"plugin '{plugin}' cannot be loaded: {type(error).__name__}: {error}"
+        raise UsageError(problem, hint=hint) from error
+    own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+    classes = [c for c in own if isinstance(c, type) and not c.__name__.startswith("_")]
+    found = list(dict.fromkeys(cls for cls in classes if is_pass(cls)))
     if not found:
+        nearly = [f"; '{cls.__name__}' is not one: {lacks(cls)}" for cls in classes if hasattr(cls, "run")]
         raise UsageError(
-            f"plugin '{plugin}' defines no pass",
+            f"plugin '{plugin}' defines no pass{''.join(nearly)}",
             hint="a pass is a frozen dataclass with name, summary and run(graph); see docs/plugins.md",
         )
     return found
 
 
 def _load_file(path: Path) -> ModuleType:
-    name = f"graphkit_plugin_{path.stem}"
+    # Each file gets a module name of its own: dataclasses and type hints look modules up by name.
+    name = f"graphkit_plugin_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up while it runs
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:

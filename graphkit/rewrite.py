@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.node import Node
 
@@ -93,6 +94,9 @@ class Rewrite:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+# Bounds on rewrites, far above what rules that end need; the last names tell which ones do not.
+_REWRITES_PER_NODE, _REWRITES_AT_LEAST, _LATEST = 4, 1000, 100
+
 Outcome = Rewrite | Refusal | None
 Match = Callable[[Graph, Node], Outcome]
 
@@ -131,7 +135,8 @@ class Builder:
     def op(self, op_type: str, *inputs: str, domain: str = "", outputs: int = 1, **attrs: Any) -> str:
         """Add a node; returns the name of its first output (the others are `name + ':1'`, …)."""
         name = self.graph.new_name(f"{self.near.label}/{op_type}")
-        values = [f"{name}_out", *(f"{name}_out:{i}" for i in range(1, outputs))]
+        tails = ["", *(f":{i}" for i in range(1, outputs))]
+        values = [self.graph.new_name(f"{name}_out{tail}") for tail in tails]
         attrs = {key: value for key, value in attrs.items() if value is not None}
         self.nodes.append(onnx.helper.make_node(op_type, inputs, values, name=name, domain=domain, **attrs))
         return values[0]
@@ -152,26 +157,75 @@ class Builder:
 
 
 def apply(graph: Graph, rewrite: Rewrite) -> list[Node]:
-    """Do one rewrite; returns the nodes that were inserted."""
-    replaced = [node for old in rewrite.outputs if (node := graph.producer(old)) is not None]
-    anchor = replaced[0]
+    """Do one rewrite; returns the nodes that were inserted.
+
+    Raises GraphkitError when a value to be replaced is not made by a node of this graph.
+    """
+    return _apply(graph, rewrite)[0]
+
+
+def _apply(graph: Graph, rewrite: Rewrite) -> tuple[list[Node], list[Node]]:
+    """Do one rewrite; returns the inserted nodes, and those around them that may match a rule now."""
+    replaced = list(dict.fromkeys(_maker(graph, old, rewrite) for old in rewrite.outputs))
     made = {out for proto in rewrite.nodes for out in proto.output}
     names = {new: old for old, new in rewrite.outputs.items() if new in made}
-    protos = [_with_names(proto, names, anchor) for proto in rewrite.nodes]
+    protos = [_with_names(proto, names, replaced[0]) for proto in rewrite.nodes]
     for name, array in rewrite.constants.items():
         graph.define_constant(name, array)
-    before = anchor._next
+    around = [user for old in rewrite.outputs for user in graph.consumers(old)]
     feeders = {p for node in replaced for v in graph.values_used_by(node) if (p := graph.producer(v))}
-    while before is not None and before in replaced:
-        before = before._next
-    for node in dict.fromkeys(replaced):
+    before = _place(graph, replaced, protos)
+    for node in replaced:
         graph.remove(node)
     inserted = [graph.insert(proto, before) for proto in protos]
     for old, new in rewrite.outputs.items():
         if new not in made:
             graph.bypass(old, new)
-    graph.remove_dead([*(node for node in feeders if node.alive), *reversed(inserted)])
-    return [node for node in inserted if node.alive]
+            around += [p] if (p := graph.producer(new)) else []
+    removed = graph.remove_dead([*(node for node in feeders if node.alive), *reversed(inserted)])
+    read = [v for node in (*replaced, *removed) for v in node.inputs]
+    around += [p for v in read if (p := graph.producer(v))]
+    return [node for node in inserted if node.alive], around
+
+
+def _maker(graph: Graph, value: str, rewrite: Rewrite) -> Node:
+    node = graph.producer(value)
+    if node is None:
+        raise GraphkitError(f"'{rewrite.what}' replaces '{value}', which no node of this graph makes")
+    return node
+
+
+def _place(graph: Graph, replaced: list[Node], protos: Iterable[NodeProto]) -> Node | None:
+    """The node that new ones go in front of: after the first replaced one, and what they read."""
+    span = _span(replaced)
+    reads = {value for proto in protos for value in proto.input}
+    last = span[0]
+    for node in span[1:]:
+        if node not in replaced and not reads.isdisjoint(node.outputs):
+            last = node
+    before = last._next
+    while before is not None and before in replaced:
+        before = before._next
+    return before
+
+
+def _span(nodes: list[Node]) -> list[Node]:
+    """All nodes from the first to the last of `nodes`, found by looking both ways from one of them."""
+    missing = set(nodes[1:])
+    back, ahead = [nodes[0]], [nodes[0]]
+    first, last = 1, 1
+    while missing:
+        if (node := back[-1]._prev) is not None:
+            back.append(node)
+            if node in missing:
+                missing.remove(node)
+                first = len(back)
+        if (node := ahead[-1]._next) is not None:
+            ahead.append(node)
+            if node in missing:
+                missing.remove(node)
+                last = len(ahead)
+    return [*reversed(back[1:first]), *ahead[:last]]
 
 
 def _with_names(proto: NodeProto, names: Mapping[str, str], anchor: Node) -> NodeProto:
@@ -190,47 +244,77 @@ def _with_names(proto: NodeProto, names: Mapping[str, str], anchor: Node) -> Nod
 def apply_rules(graph: Graph, rules: Sequence[Rule]) -> PassResult:
     """Apply rules to a graph and all graphs inside it until none matches any more.
 
-    New nodes are looked at again; a node that a rule refused is looked at once. Stops without error when the
-    gate closes. Each rule must shrink or normalize what it matches, or this does not end.
+    New nodes and those next to a change are looked at again. Stops without error when the gate closes.
+    Each rule must shrink or normalize what it matches: raises GraphkitError, naming the rules, when there
+    were several rewrites for each node and still no end.
     """
-    changes: list[Change] = []
-    refused: list[tuple[Node, Refusal]] = []
-    counters: Counter[str] = Counter()
-    by_op: dict[str, list[Rule]] = {}
-    for item in rules:
-        for op in item.ops:
-            by_op.setdefault(op, []).append(item)
+    driver = _Driver(graph, rules)
     for inner in graph.walk():
-        queue = deque(node for node in inner.nodes if node.op in by_op)
+        if not driver.run(inner):
+            break
+    return driver.result()
+
+
+class _Driver:
+    """The work list, and what was done and refused so far."""
+
+    def __init__(self, graph: Graph, rules: Iterable[Rule]) -> None:
+        self.graph = graph
+        self.by_op: dict[str, list[Rule]] = {}
+        for item in rules:
+            for op in item.ops:
+                self.by_op.setdefault(op, []).append(item)
+        self.changes: list[Change] = []
+        self.counters: Counter[str] = Counter()
+        self.refused: dict[tuple[Node, str], Refusal] = {}
+        self.latest: deque[str] = deque(maxlen=_LATEST)
+        self.budget = _REWRITES_PER_NODE * sum(map(len, graph.walk())) + _REWRITES_AT_LEAST
+
+    def run(self, inner: Graph) -> bool:
+        """Work on one graph; False when the gate closed."""
+        queue = deque(node for node in inner.nodes if node.op in self.by_op)
+        waiting = set(queue)
         while queue:
             node = queue.popleft()
+            waiting.discard(node)
             if not node.alive:
                 continue
-            found, outcome = _first_outcome(inner, node, by_op[node.op], refused)
-            if found is None or outcome is None:
+            found = self.first_rewrite(inner, node)
+            if found is None:
                 continue
-            if not graph.allows(node, outcome.what):
-                return _result(changes, refused, counters)
-            changes.append(Change(node.label, outcome.what))
-            counters[found.name] += 1
-            queue.extend(new for new in apply(inner, outcome) if new.op in by_op)
-    return _result(changes, refused, counters)
+            item, rewrite = found
+            if not self.graph.allows(node, rewrite.what):
+                return False
+            self.note(item, node, rewrite)
+            inserted, around = _apply(inner, rewrite)
+            for near in (*inserted, *around):
+                if near.alive and near.op in self.by_op and near.graph is inner and near not in waiting:
+                    queue.append(near)
+                    waiting.add(near)
+        return True
 
+    def first_rewrite(self, inner: Graph, node: Node) -> tuple[Rule, Rewrite] | None:
+        """What the first rule that matches the node wants; refusals of the others are kept."""
+        for item in self.by_op[node.op]:
+            outcome = item.match(inner, node)
+            if isinstance(outcome, Refusal):
+                self.refused[node, item.name] = outcome
+                continue
+            self.refused.pop((node, item.name), None)
+            if outcome is not None:
+                return item, outcome
+        return None
 
-def _first_outcome(
-    graph: Graph, node: Node, rules: Iterable[Rule], refused: list[tuple[Node, Refusal]]
-) -> tuple[Rule | None, Rewrite | None]:
-    for item in rules:
-        outcome = item.match(graph, node)
-        if isinstance(outcome, Refusal):
-            refused.append((node, outcome))
-        elif outcome is not None:
-            return item, outcome
-    return None, None
+    def note(self, item: Rule, node: Node, rewrite: Rewrite) -> None:
+        """Count a rewrite that is about to be done."""
+        self.changes.append(Change(node.label, rewrite.what))
+        self.counters[item.name] += 1
+        self.latest.append(item.name)
+        if len(self.changes) > self.budget:
+            names = ", ".join(sorted(set(self.latest)))
+            raise GraphkitError(f"no end after {self.budget} rewrites; still matching: {names}")
 
-
-def _result(
-    changes: list[Change], refused: list[tuple[Node, Refusal]], counters: Mapping[str, int]
-) -> PassResult:
-    near_misses = dict.fromkeys(refusal for node, refusal in refused if node.alive)
-    return PassResult(tuple(changes), tuple(near_misses), dict(counters))
+    def result(self) -> PassResult:
+        """All that was done; refusals about nodes that are gone are left out."""
+        near_misses = dict.fromkeys(refusal for (node, _), refusal in self.refused.items() if node.alive)
+        return PassResult(tuple(self.changes), tuple(near_misses), dict(self.counters))

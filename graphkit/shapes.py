@@ -1,67 +1,75 @@
-"""Shape inference on the graph: ONNX's own, with data propagation, on what can be trusted only.
+"""Shape inference on the graph: symbolic, and on what can be trusted only.
 
 Shapes that a file declares for inner values and outputs are left out: exporters and editors leave wrong ones
-behind, and a shape that is believed is folded into the model for good.
+behind, and a shape that is believed is folded into the model for good. Sizes are symbolic expressions over
+the named sizes of the graph inputs ("batch", "2*seq + 1"); equal texts are equal sizes. A size that nobody
+named is called after where it first appears: `x[0]` is axis 0 of value `x`.
 """
 
 from __future__ import annotations
 
-import onnx
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from collections.abc import Iterator
 
+from onnx import ModelProto, TypeProto, ValueInfoProto
+
+from graphkit._evaluate import Evaluator, Scope, evaluate
+from graphkit._state import State
 from graphkit.graph import Graph
-from graphkit.node import TensorType, type_of_info
+from graphkit.node import TensorType, make_info, type_of_info
+
+_Protos = dict[tuple[int, object], tuple[TensorType, TypeProto]]
 
 
 def infer(graph: Graph) -> int:
-    """Infer types of all values of a root graph and its subgraphs; returns how many values have one.
+    """Infer types of all values of a root graph and its subgraphs; returns how many node outputs have one.
 
-    Weights are not read: shape inference sees constants below 4 KiB only, which all shapes and axes are.
-    Source of the method: onnx.shape_inference with `data_prop` (ONNX docs/ShapeInference.md).
+    One sweep in linear time; weights are not read, except integers of at most 256 elements. Source of the
+    method: abstract interpretation with our transfer functions where values matter, and ONNX's own inference
+    of single nodes (onnx.shape_inference.infer_node_outputs) elsewhere.
     """
-    proto = graph.to_model().proto
-    _forget(proto.graph)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(
-            proto, check_type=False, strict_mode=False, data_prop=True
-        )
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        # An operator that inference chokes on must not keep the others from their passes: then nothing is known.
-        return 0
-    return _take(graph, inferred.graph)
+    return publish(evaluate(graph))
 
 
-def _forget(proto: GraphProto) -> None:
-    del proto.value_info[:]
-    for info in proto.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    for node in proto.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _forget(attribute.g)
+def publish(evaluator: Evaluator) -> int:
+    """Record an evaluator's result as the types of its graph; returns how many node outputs have one."""
+    protos: _Protos = {}
+    return sum(_publish(scope, protos) for scope in scopes(evaluator.root))
 
 
-def _take(graph: Graph, proto: GraphProto) -> int:
-    infos = {info.name: info for info in (*proto.value_info, *proto.output)}
-    known = {name: info for name, info in infos.items() if name in graph._producer and _has_type(info)}
-    graph.set_inferred(known)
-    count = len(known)
-    with_subgraphs = [node for node in graph.nodes if node.subgraphs]
-    if not with_subgraphs:
-        return count
-    by_output = {node.output[0]: node for node in proto.node if node.output}
-    for node in with_subgraphs:
-        inner = by_output.get(node.outputs[0])
-        for attribute in inner.attribute if inner is not None else ():
-            if attribute.name in node.subgraphs:
-                count += _take(node.subgraphs[attribute.name], attribute.g)
-    return count
+def scopes(scope: Scope) -> Iterator[Scope]:
+    """A scope and those of all graphs inside it, outer ones first."""
+    yield scope
+    for inner in scope.inner.values():
+        yield from scopes(inner)
 
 
-def _has_type(info: ValueInfoProto) -> bool:
-    type_ = type_of_info(info)
-    return type_ is not None and bool(type_.dtype or type_.shape is not None)
+def _publish(scope: Scope, protos: _Protos) -> int:
+    infos: dict[str, ValueInfoProto] = {}
+    types: dict[str, TensorType] = {}
+    for node in scope.graph.nodes:
+        for value in node.outputs:
+            state = scope.states.get(value) if value else None
+            if state is None or not state.dtype:
+                continue
+            types[value], proto = _type(state, protos)
+            infos[value] = info = ValueInfoProto(name=value)
+            info.type.CopyFrom(proto)
+    scope.graph.set_inferred(infos)
+    scope.graph._types.update(types)
+    for value in scope.graph.input_infos:
+        state = scope.states.get(value)
+        if state is not None and state.dtype and value not in scope.graph.initializers:
+            scope.graph._types[value] = _type(state, protos)[0]
+    return len(types)
+
+
+def _type(state: State, protos: _Protos) -> tuple[TensorType, TypeProto]:
+    key = (state.dtype, state.shape)
+    found = protos.get(key)
+    if found is None:
+        type_ = TensorType(state.dtype, state.shape)
+        found = protos[key] = (type_, make_info("", type_).type)
+    return found
 
 
 def output_types(proto: ModelProto) -> dict[str, TensorType]:

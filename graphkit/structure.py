@@ -2,65 +2,206 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import NodeProto
+from collections.abc import Iterable, Iterator, Mapping
 
-from graphkit._body import Snapshot, find_problem
+import onnx
+from onnx import AttributeProto, NodeProto, TypeProto
+
+from graphkit._body import Snapshot, find_problem, write_function, write_node
 from graphkit.graph import Graph
-from graphkit.node import Node, type_of_info
+from graphkit.node import Node, TensorType, make_info, type_of_info
+
+_MAX_DEPTH = 8  # new nodes in a row whose types are worked out
+_TENSORS = (AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR)
+
+
+# -- has anything changed? --------------------------------------------------------------------------------
+
+
+def differs(graph: Graph, before: Snapshot) -> bool:
+    """True when nodes, weights, inputs, outputs, functions or operator sets are not those of the snapshot.
+
+    Linear and cheap: what is shared is compared by identity. Types that were inferred do not count.
+    """
+    return (
+        graph.model is not before.model
+        or graph.opsets != before.opsets
+        or list(graph.input_infos.items()) != list(before.inputs.items())
+        or list(graph.output_infos.items()) != list(before.outputs.items())
+        or not _same_objects(graph.initializers, before.initializers)
+        or not _same_nodes(graph, before.nodes)
+        or [write_function(function) for function in graph.functions.values()] != before.functions
+    )
+
+
+def _same_objects(now: Mapping[str, object], then: Mapping[str, object]) -> bool:
+    return now.keys() == then.keys() and all(now[name] is then[name] for name in now)
+
+
+def _same_nodes(graph: Graph, then: list[NodeProto]) -> bool:
+    nodes = list(graph.nodes)
+    if len(nodes) != len(then):
+        return False
+    others = [pair for pair in zip(nodes, then, strict=True) if pair[0].proto is not pair[1]]
+    return all(node.subgraphs and _equal(write_node(node), proto) for node, proto in others)
+
+
+def _equal(one: NodeProto, other: NodeProto) -> bool:
+    return one == other or one.SerializeToString() == other.SerializeToString()  # NaN is not equal to itself
+
+
+# -- is it still a valid graph with the same interface? ---------------------------------------------------
 
 
 def find_fault(graph: Graph, before: Snapshot) -> str | None:
     """What a pass broke, in words, None when nothing: values undefined or defined twice, outputs renamed or
-    retyped, and nodes that the ONNX checker refuses though it accepted what stood there before.
+    retyped, new inputs, and nodes that the ONNX checker refuses though it accepted what stood there before.
     """
+    nodes = list(graph.nodes)
+    old = set(map(id, before.nodes))
+    fresh = [node for node in _with_inner(nodes) if id(node.proto) not in old]
+    return (
+        _interface_fault(graph, before)
+        or (None if _in_order(graph, nodes) else find_problem(graph))
+        or next(filter(None, map(find_problem, graph.functions.values())), None)
+        or _checker_fault(graph, before, fresh)
+        or _type_fault(graph, before, {id(node.proto) for node in fresh})
+    )
+
+
+def _interface_fault(graph: Graph, before: Snapshot) -> str | None:
     if list(before.outputs) != graph.outputs:
         return f"the model's outputs changed from {list(before.outputs)} to {graph.outputs}"
-    missing = [name for name in graph.inputs if name not in before.inputs]
-    if missing:
-        return f"the model has new inputs: {missing}"
-    for name, info in before.outputs.items():
-        declared, now = info.type.tensor_type.elem_type, graph.type(name)
-        if now is not None and now.dtype and declared and now.dtype != declared:
-            return f"output '{name}' changed its element type from {declared} to {now.dtype}"
-        known = type_of_info(before.inferred[name]) if name in before.inferred else None
-        if (
-            now is not None
-            and known is not None
-            and None not in (known.rank, now.rank)
-            and known.rank != now.rank
-        ):
-            return f"output '{name}' changed its rank from {known.rank} to {now.rank}"
-    return find_problem(graph) or _checker_problem(graph, before)
+    added = [name for name in graph.inputs if name not in before.inputs]
+    return f"the model has new inputs: {added}" if added else None
 
 
-def _checker_problem(graph: Graph, before: Snapshot) -> str | None:
-    old = {id(proto) for proto in before.nodes}
+def _in_order(graph: Graph, nodes: list[Node]) -> bool:
+    """A fast yes to "is there no problem?"; where it says no, `find_problem` knows which."""
+    known = {"", *graph.input_infos, *graph.initializers}
+    for node in nodes:
+        if not known.issuperset(node.inputs) or node.subgraphs:
+            return False
+        known.update(node.outputs)
+    return known.issuperset(graph.output_infos)
+
+
+def _with_inner(nodes: list[Node]) -> list[Node]:
+    """The nodes, and after them all nodes of the graphs inside them."""
+    holders = [node for node in nodes if node.subgraphs]
+    inner = [inside for node in holders for sub in node.subgraphs.values() for inside in sub.nodes]
+    return nodes + _with_inner(inner) if inner else nodes
+
+
+def _checker_fault(graph: Graph, before: Snapshot, fresh: list[Node]) -> str | None:
+    check = _Checker(graph)
     failed_before: set[str] | None = None
-    for inner in graph.walk():
-        for node in inner.nodes:
-            if id(node.proto) in old or node.subgraphs:
-                continue
-            if problem := _node_problem(graph, node.proto):
-                if failed_before is None:
-                    failed_before = {
-                        p.output[0] for p in before.nodes if p.output and _node_problem(graph, p)
-                    }
-                if node.outputs[0] not in failed_before:
-                    return f"{_label(node)} is not valid ONNX: {problem}"
+    for node in fresh:
+        problem = None if node.subgraphs else check.problem(node.proto)
+        if problem is None:
+            continue
+        if failed_before is None:
+            failed_before = {p.output[0] for p in _all_protos(before.nodes) if p.output and check.problem(p)}
+        if not node.outputs or node.outputs[0] not in failed_before:
+            return f"node '{node.label}' ({node.op}) is not valid ONNX: {problem}"
     return None
 
 
-def _label(node: Node) -> str:
-    return f"node '{node.label}' ({node.op})"
+def _all_protos(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        inner = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+        inner += [g for a in node.attribute if a.type == AttributeProto.GRAPHS for g in a.graphs]
+        if not inner:
+            yield node
+        for graph in inner:
+            yield from _all_protos(graph.node)
 
 
-def _node_problem(graph: Graph, proto: NodeProto) -> str | None:
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = min(max(graph.model.proto.ir_version, 3), onnx.IR_VERSION)
-    context.opset_imports = graph.opsets
+class _Checker:
+    """ONNX's check of single nodes. Nodes that differ in names and numbers only are checked once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._context = onnx.checker.C.CheckerContext()
+        self._context.ir_version = min(max(graph.model.proto.ir_version, 3), onnx.IR_VERSION)
+        self._context.opset_imports = graph.opsets
+        self._known: dict[object, str | None] = {}
+
+    def problem(self, proto: NodeProto) -> str | None:
+        """Why the node by itself is not valid, None when it is."""
+        key = _signature(proto)
+        if key is None:
+            return self._check(proto)
+        if key not in self._known:
+            self._known[key] = self._check(proto)
+        return self._known[key]
+
+    def _check(self, proto: NodeProto) -> str | None:
+        try:
+            onnx.checker.check_node(proto, self._context)
+        except onnx.checker.ValidationError as error:
+            return str(error).strip().splitlines()[0]
+        return None
+
+
+def _signature(proto: NodeProto) -> object:
+    """What the checker's answer depends on; None when it looks at the data of tensors too."""
+    attributes = [(a.name, a.type, a.ref_attr_name) for a in proto.attribute]
+    if any(kind in _TENSORS for _, kind, _ in attributes):
+        return None
+    given = (tuple(map(bool, proto.input)), tuple(map(bool, proto.output)))
+    return (proto.domain, proto.op_type, *given, *attributes)
+
+
+# -- types of outputs -------------------------------------------------------------------------------------
+
+
+def _type_fault(graph: Graph, before: Snapshot, fresh: set[int]) -> str | None:
+    """An output that new nodes make with another element type or rank than it had, where types are known."""
+    for name, info in before.outputs.items():
+        producer = graph.producer(name)
+        if producer is None or id(producer.proto) not in fresh:
+            continue
+        now, declared = _type_of(graph, name, fresh, _MAX_DEPTH), type_of_info(info)
+        known = type_of_info(before.inferred[name]) if name in before.inferred else None
+        if now is None:
+            continue
+        dtype = (declared.dtype if declared else 0) or (known.dtype if known else 0)
+        if dtype and now.dtype and now.dtype != dtype:
+            return f"output '{name}' changed its element type from {_word(dtype)} to {_word(now.dtype)}"
+        if known is not None and None not in (known.rank, now.rank) and known.rank != now.rank:
+            return f"output '{name}' changed its rank from {known.rank} to {now.rank}"
+    return None
+
+
+def _word(dtype: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(dtype).lower())
+
+
+def _type_of(graph: Graph, value: str, fresh: set[int], depth: int) -> TensorType | None:
+    """Type of a value; for what new nodes make, worked out from their inputs rather than looked up."""
+    node = graph.producer(value)
+    if node is None or id(node.proto) not in fresh or graph.is_constant(value):
+        return graph.type(value)
+    if depth == 0 or node.subgraphs:
+        return None
+    types: dict[str, TypeProto] = {}
+    for name in filter(None, node.inputs):
+        found = _type_of(graph, name, fresh, depth - 1)
+        if found is None or not found.dtype:
+            return None
+        types[name] = make_info(name, found).type
+    made = _infer(graph, node, types).get(value)
+    return None if made is None else type_of_info(onnx.ValueInfoProto(name=value, type=made))
+
+
+def _infer(graph: Graph, node: Node, types: dict[str, TypeProto]) -> dict[str, TypeProto]:
+    weights = [w for name in node.inputs if (w := graph.weight(name)) is not None]
+    data = {weight.name: weight.proto for weight in weights if weight.ref is None}
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opsets.items()]
     try:
-        onnx.checker.check_node(proto, context)
-    except onnx.checker.ValidationError as error:
-        return str(error).strip().splitlines()[0]
-    return None
+        schema = onnx.defs.get_schema(node.op_type, graph.opset(node.domain), node.domain)
+        return dict(
+            onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
+        )
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, KeyError, RuntimeError, ValueError):
+        return {}  # an operator that ONNX does not know: then nothing is known

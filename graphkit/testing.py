@@ -6,6 +6,7 @@ runs both in onnxruntime: equal structure is nice, equal outputs are the point.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Node
 from graphkit.rewrite import Pass, PassResult
+
+_PRINTED = 64  # elements; larger constants are compared bit for bit, these as they print
 
 
 def parse(
@@ -53,7 +56,7 @@ def assert_rewrites(
     `rtol` is the max abs error over the reference's max, per output. `inputs` replaces the random ones.
     """
     graph = graph_of(before, opset=opset, **header)
-    result = pass_.run(graph)
+    result = _run_pass(pass_, graph)
     graph.check()
     model = graph.to_model()
     onnx.checker.check_model(model.materialized())
@@ -70,7 +73,7 @@ def assert_unchanged(
     """Assert that a pass leaves the graph alone; `refuses` is a part of the reason it must give."""
     graph = graph_of(before, opset=opset, **header)
     expected = canonical(graph)
-    result = pass_.run(graph)
+    result = _run_pass(pass_, graph)
     assert canonical(graph) == expected, "\n".join(["the graph changed:", *canonical(graph)])
     assert not result.modified, f"nothing changed, but the pass reports {result.changes}"
     reasons = [refusal.reason for refusal in result.refusals]
@@ -79,14 +82,34 @@ def assert_unchanged(
     return result
 
 
+def _run_pass(pass_: Pass, graph: Graph) -> PassResult:
+    """Run a pass and assert that it changed no protobuf in place: a rollback could not undo that."""
+    protos = graph.snapshot().nodes
+    stored = [proto.SerializeToString() for proto in protos]
+    result = pass_.run(graph)
+    for proto, then in zip(protos, stored, strict=True):
+        was = onnx.NodeProto.FromString(then)
+        assert proto == was, (
+            f"the pass changed node '{was.name or was.output[0]}' in place; use graph methods"
+        )
+    return result
+
+
 def canonical(graph: Graph) -> list[str]:
-    """A graph as lines that do not depend on inner names or on the order of independent nodes."""
+    """A graph as lines that do not depend on inner names or on the order of independent nodes.
+
+    Nodes that nothing uses come last, so that a pass that leaves some behind is seen.
+    """
     lines: list[str] = []
     names: dict[str, str] = {}
     for name in graph.inputs:
         names[name] = f"input {name}"
     for name in graph.outputs:
         lines.append(f"output {name} = {_value(graph, name, names, lines)}")
+    for node in reversed(list(graph.nodes)):
+        if node.op != "Constant" and not any(out in names for out in node.outputs):
+            lines.append("unused:")
+            _node(graph, node, names, lines)
     return lines
 
 
@@ -97,12 +120,19 @@ def _value(graph: Graph, name: str, names: dict[str, str], lines: list[str]) -> 
         array = graph.constant(name)
         node = graph.producer(name)
         if array is not None:
-            names[name] = f"{array.dtype}{list(array.shape)}{np.array2string(array, threshold=64)}"
+            names[name] = _constant(array)
         elif node is not None:
             _node(graph, node, names, lines)
         else:
             return f"outer {name}"
     return names[name]
+
+
+def _constant(array: np.ndarray) -> str:
+    kind = f"{array.dtype}{list(array.shape)}"
+    if array.size <= _PRINTED:
+        return kind + np.array2string(array, threshold=_PRINTED)
+    return f"{kind} crc32 {zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
 
 
 def _node(graph: Graph, node: Node, names: dict[str, str], lines: list[str]) -> None:

@@ -15,7 +15,7 @@ _OPTIONAL_OUTPUTS = frozenset({"MaxPool", "Dropout", "LayerNormalization", "Uniq
 
 
 def remove_dead(graph: Graph) -> list[Change]:
-    """Remove unused nodes of a graph and of those inside it, users before makers; stops when the gate closes."""
+    """Remove unused nodes of a graph and of those inside it, users before makers, as the gate allows."""
     changes: list[Change] = []
     for node in reversed(list(graph.nodes)):
         if not any(graph.is_used(out) for out in node.outputs if out):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 from onnx import ModelProto
@@ -19,7 +19,7 @@ MIN_IR = 4  # first version in which an initializer need not be a graph input
 
 
 def free_initializers(graph: Graph, *, all_versions: bool) -> list[Change]:
-    """Take initializers out of the graph inputs where the old format put them there; they become constants."""
+    """Take initializers out of the graph inputs, where the old format put them; they become constants."""
     old = graph.model.proto.ir_version < MIN_IR
     if not (old or all_versions):
         return []
@@ -101,10 +101,10 @@ def _equal_groups(graph: Graph) -> Iterator[list[Weight]]:
                 yield from _verified(hashed)
 
 
-def _group(weights: list[Weight], key: object) -> list[list[Weight]]:
-    groups: dict[object, list[Weight]] = {}
+def _group(weights: list[Weight], key: Callable[[Weight], Hashable]) -> list[list[Weight]]:
+    groups: dict[Hashable, list[Weight]] = {}
     for weight in weights:
-        groups.setdefault(key(weight), []).append(weight)  # type: ignore[operator]
+        groups.setdefault(key(weight), []).append(weight)
     return [group for group in groups.values() if len(group) > 1]
 
 

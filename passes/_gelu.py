@@ -27,7 +27,7 @@ _KERNELS: Mapping[str, Mapping[int, float]] = {"Erf": {1: math.sqrt(0.5)}, "Tanh
 
 @dataclass(frozen=True)
 class GeluMatch:
-    """A Gelu found in a graph: its input and output values, which of the two functions, its nodes in order."""
+    """A Gelu found in a graph: its input and output, which of the two functions, its nodes in order."""
 
     x: str
     output: str
@@ -117,7 +117,7 @@ class _Product:
 
 
 def find_gelu(graph: Graph, act: Node) -> GeluMatch | str | None:
-    """The Gelu around an Erf or Tanh node; a reason when most of one is there, None when it is something else."""
+    """The Gelu around an Erf or Tanh node; a reason when most of one is there, None for anything else."""
     dtype = graph.dtype(act.outputs[0]) or graph.dtype(act.inputs[0])
     state = _Product(act.outputs[0])
     for _ in range(_MAX_STEPS):
@@ -203,7 +203,7 @@ def _argument_nodes(graph: Graph, value: str, x: str) -> list[Node]:
 def _why_stopped(graph: Graph, state: _Product, act: Node, uses: int) -> str | None:
     if not state.offset and act.op_type == "Tanh":
         return None
-    if graph.is_output(state.value):
+    if uses and graph.is_output(state.value):
         return f"'{state.value}' inside the Gelu is a graph output"
     if uses > 1:
         return f"'{state.value}' inside the Gelu is used by {uses} nodes"
@@ -224,21 +224,9 @@ def _why_not(state: _Product, act: Node, node: Node | None) -> str | None:
 
 
 def is_mnn_spelling(graph: Graph, found: GeluMatch) -> bool:
-    """True when MNN fuses these nodes as they stand: the order of operands matters to it, and scalars' rank."""
-    x = found.x
+    """True when MNN fuses these nodes as they stand: order of operands and rank of scalars matter."""
     orders = _ERF_ORDERS if found.approximate == "none" else _TANH_ORDERS
-    numbers: dict[str, str] = {x: "x"}
-    written = []
-    for index, node in enumerate(found.nodes):
-        names = [numbers.get(v, "#" if _is_rank_0(graph, v) else "?") for v in node.inputs]
-        written.append(f"{node.op_type}({','.join(names)})")
-        numbers[node.outputs[0]] = str(index)
-    return tuple(written) in orders
-
-
-def _is_rank_0(graph: Graph, value: str) -> bool:
-    array = graph.constant(value)
-    return array is not None and array.ndim == 0
+    return _match.spelling(graph, found.nodes, found.x, rank_0=True) in orders
 
 
 _ERF_TAIL = (("Mul(2,x)", "Mul(3,#)"), ("Mul(x,2)", "Mul(3,#)"))

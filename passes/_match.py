@@ -6,7 +6,7 @@ rank is not a scalar, an axis that needs an unknown rank is not an axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -16,8 +16,8 @@ from graphkit.graph import Graph
 from graphkit.node import Node
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-# Relative, for constants as people and exporters write them: a few digits in float, rounding in half precision.
-_TOLERANCE = {TensorProto.FLOAT16: 1e-3, TensorProto.BFLOAT16: 8e-3}
+# Relative, for constants as exporters write them: a few digits in float, rounding in half precision.
+_TOLERANCE: Mapping[int, float] = {TensorProto.FLOAT16: 1e-3, TensorProto.BFLOAT16: 8e-3}
 _MAX_STEPS = 4
 
 
@@ -64,7 +64,7 @@ def scalar_beside(graph: Graph, value: str, other: str) -> float | None:
 
 
 def with_scalar(graph: Graph, node: Node) -> tuple[str, float, int] | None:
-    """For a two-input node: (the other operand, the scalar, the scalar's position), the scalar on either side."""
+    """For a two-input node: (the other operand, the scalar, the scalar's position), on either side."""
     if len(node.inputs) != 2:
         return None
     for index in (1, 0):
@@ -76,7 +76,7 @@ def with_scalar(graph: Graph, node: Node) -> tuple[str, float, int] | None:
 
 
 def with_constant(graph: Graph, node: Node) -> tuple[str, str] | None:
-    """For a commutative node: (the variable operand, the constant one), None unless exactly one is constant."""
+    """For a commutative node: (variable operand, constant one), None unless exactly one is constant."""
     if len(node.inputs) != 2:
         return None
     left, right = node.inputs
@@ -119,7 +119,7 @@ def axes_of(graph: Graph, node: Node, rank: int | None) -> tuple[int, ...] | Non
 
 
 def used_outside(graph: Graph, nodes: Iterable[Node], results: Iterable[str]) -> str | None:
-    """A value made inside `nodes`, not one of `results`, that something else uses too; None when there is none."""
+    """A value made inside `nodes`, not one of `results`, that something else uses too; None without one."""
     inside, allowed = set(nodes), set(results)
     for node in inside:
         for value in node.outputs:
@@ -128,6 +128,26 @@ def used_outside(graph: Graph, nodes: Iterable[Node], results: Iterable[str]) ->
             if graph.is_output(value) or any(user not in inside for user in graph.consumers(value)):
                 return value
     return None
+
+
+def spelling(graph: Graph, nodes: Sequence[Node], x: str, *, rank_0: bool = False) -> tuple[str, ...]:
+    """Nodes as text, to compare with a form that is known to be right: `("Pow(x,#)", "Mul(0,#)")`.
+
+    `x` is the input, a number the result of the node at that position, # a constant (of rank 0, if asked).
+    """
+    names, written = {x: "x"}, []
+    for index, node in enumerate(nodes):
+        operands = [names.get(value) or _constant_sign(graph, value, rank_0) for value in node.inputs]
+        written.append(f"{node.op_type}({','.join(operands)})")
+        names[node.outputs[0]] = str(index)
+    return tuple(written)
+
+
+def _constant_sign(graph: Graph, value: str, rank_0: bool) -> str:
+    if not graph.is_constant(value):
+        return "?"
+    array = graph.constant(value) if rank_0 else None
+    return "?" if array is not None and array.ndim else "#"
 
 
 def static_shape(graph: Graph, value: str) -> tuple[int, ...] | None:

@@ -49,9 +49,9 @@ class FuseGelu:
 
     Rewrites x·½·(1 + erf(x/√2)) and the tanh form, whatever the order of operands and factors: as torch,
     Hugging Face, TorchScript and dynamo write them, x³ as Pow or as products, float16 constants included.
-    MNN computes the Gelu operator always by tanh (1.8e-4 to 4.7e-4 off), but fuses one spelling of the erf form
-    exactly: `form=mnn` writes that one and spells exact Gelu operators out; with `form=auto` it is written
-    below opset 20 only, where ONNX has no Gelu.
+    MNN computes the Gelu operator always by tanh (1.8e-4 to 4.7e-4 off), but fuses one spelling of the erf
+    form exactly: `form=mnn` writes that one and spells exact Gelu operators out; with `form=auto` it is
+    written below opset 20 only, where ONNX has no Gelu.
 
     Refuses when a value inside is used elsewhere or is a graph output, when the constants are not those of
     Gelu, and with `form=op` below opset 20. x·sigmoid(1.702x) is another function and stays.

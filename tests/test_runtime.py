@@ -131,10 +131,18 @@ def test_bfloat16_inputs_are_fed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(session.run({"x": X.astype(ml_dtypes.bfloat16)})["y"], X)
 
 
-def test_bfloat16_and_sequence_outputs_are_refused_clearly(tmp_path: Path) -> None:
+def test_bfloat16_outputs_are_refused_clearly(tmp_path: Path) -> None:
     model = make(["y = Cast<to = 16>(x)"])
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
     with Session(write(model, tmp_path)) as session, pytest.raises(ModelError, match="'y' is bfloat16"):
+        session.run({"x": X})
+
+
+def test_outputs_that_are_no_tensors_are_refused_clearly(tmp_path: Path) -> None:
+    model = make(["y = SequenceConstruct(x)"])
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None))
+    with Session(write(model, tmp_path)) as session, pytest.raises(ModelError, match="only tensors"):
         session.run({"x": X})
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphkit.errors import GraphkitError, MnnError, ModelError, NodeFault, OutputError
-from graphkit.mnn.fileinfo import read_file_info
+from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.process import Ending, run_child, shorten
 
@@ -69,8 +69,9 @@ class ConverterError(MnnError):
 class ConverterRun:
     """A conversion that left a file MNN's format allows.
 
-    seconds is wall time of the child; warnings are log lines a user should see; unsupported are operator
-    types that became placeholders (allowCustomOp); weights_file is the companion of saveExternalData.
+    seconds is wall time of the child; warnings are log lines a user should see; unsupported are outputs of
+    operators that became placeholders and will fail at run time (allowCustomOp); weights_file is the
+    companion of saveExternalData.
     """
 
     output: Path
@@ -104,10 +105,12 @@ def run_converter(
         ending = run_child({"task": "convert", "argv": argv}, folder, timeout)
         unsupported = unsupported_ops(ending.log)
         _check(ending, source, options, unsupported, timeout)
-        _check_made(made, source, ending)
+        placeholders = tuple(
+            op.outputs[0] for op in _check_made(made, source, ending).ops if op.type == "Extra"
+        )
         weights = _move(made, output)
     return ConverterRun(
-        output, shorten(ending.log), ending.seconds, warning_lines(ending.log), unsupported, weights
+        output, shorten(ending.log), ending.seconds, warning_lines(ending.log), placeholders, weights
     )
 
 
@@ -185,12 +188,12 @@ def _broken_child(ending: Ending, source: Path) -> GraphkitError:
     )
 
 
-def _check_made(made: Path, source: Path, ending: Ending) -> None:
-    """Raise ConverterError unless the file exists and can be read as a network."""
+def _check_made(made: Path, source: Path, ending: Ending) -> FileInfo:
+    """What the file holds; raises ConverterError unless it exists and can be read as a network."""
     if not made.is_file():
         raise ConverterError("MNN's converter left no file and no reason", file=source, log=ending.log)
     try:
-        read_file_info(made)
+        return read_file_info(made)
     except ModelError as error:
         raise ConverterError(
             f"MNN's converter left a file of {made.stat().st_size} bytes that is no model",

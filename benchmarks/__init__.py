@@ -1,0 +1,1 @@
+"""graphkit and its peers side by side, measured in one run."""

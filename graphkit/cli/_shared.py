@@ -1,0 +1,103 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphkit.cli._command import F, option
+
+PATH = click.Path(path_type=Path)
+
+
+def combined(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several decorators as one, the first on top."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+model_argument = click.argument("model", type=PATH)
+
+bind_options = combined(
+    option(
+        "--bind",
+        "binds",
+        multiple=True,
+        metavar="DIM=N",
+        help="Fix a dim: batch=1, or x[0]=1 for an input's axis. May be repeated.",
+    ),
+    option(
+        "--input-shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME:DIMS",
+        help="Fix an input's shape: x:1,3,224,224. The name may go when there is one input.",
+    ),
+)
+
+sample_options = combined(
+    option(
+        "--inputs",
+        type=PATH,
+        metavar="F.npz|DIR",
+        section="Verification",
+        help="Samples to compare on: an .npz, a folder of .npz, or a folder with one .npy for each input; "
+        "random ones otherwise.",
+    ),
+    option(
+        "--seed",
+        type=int,
+        metavar="N",
+        default=0,
+        show_default=True,
+        section="Verification",
+        help="Seed of random samples.",
+    ),
+)
+
+tolerance_options = combined(
+    option(
+        "--rtol",
+        type=click.FloatRange(min=0),
+        metavar="X",
+        section="Verification",
+        help="Largest error over the reference's largest value.",
+    ),
+    option(
+        "--atol",
+        type=click.FloatRange(min=0),
+        metavar="X",
+        section="Verification",
+        help="Absolute errors up to this are no fault.",
+    ),
+)
+
+run_options = combined(
+    option(
+        "--plugin",
+        "plugins",
+        multiple=True,
+        metavar="FILE.py|MODULE",
+        section="Passes",
+        help="Load passes from a file or module. May be repeated.",
+    ),
+    option(
+        "--print-after",
+        multiple=True,
+        metavar="PASS",
+        section="Passes",
+        help="Print the graph after a pass, on stderr. May be repeated.",
+    ),
+)
+
+report_option = option(
+    "--report", "report_file", type=PATH, metavar="F.json", help="Also write what --json prints to a file."
+)

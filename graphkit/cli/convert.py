@@ -1,0 +1,209 @@
+"""`graphkit convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphkit.cli import _shared, _values
+from graphkit.cli._command import Command, F, option, output_flags
+from graphkit.errors import MnnError, UsageError
+from graphkit.mnn.options import FRAMEWORKS, OPTIONS, ConverterOptions
+from graphkit.mnn.options import Option as ConverterOption
+from graphkit.report.console import Report
+
+if TYPE_CHECKING:
+    from graphkit.compare import Tolerance
+    from graphkit.mnn.road import ConvertResult
+    from graphkit.model import Model
+
+EXAMPLES = (
+    "graphkit convert minilm.onnx -o minilm.mnn",
+    "graphkit convert minilm.onnx --bind batch=1 --bind seq=128 --fp16",
+    "graphkit convert minilm.onnx --weightQuantBits 8 --rtol 0.05",
+    "graphkit convert net.tflite -o net.mnn",
+)
+_SUFFIXES = {
+    ".onnx": "ONNX",
+    ".pb": "TF",
+    ".tflite": "TFLITE",
+    ".caffemodel": "CAFFE",
+    ".mnn": "MNN",
+    ".json": "JSON",
+}
+_PREFIX = "mnn_"
+_NUMBERS = {"int": "N", "float": "X", "switch": "0|1", "text": "TEXT", "path": "FILE"}
+
+
+def _converter_options(function: F) -> F:
+    for item in reversed(list(OPTIONS.values())):
+        function = _converter_option(item)(function)
+    return function
+
+
+def _converter_option(item: ConverterOption) -> Callable[[F], F]:
+    section, name = "MNNConvert's options", f"{_PREFIX}{item.name}"
+    if item.kind == "flag":
+        return option(f"--{item.name}", name, is_flag=True, default=None, section=section, help=item.help)
+    bounds = f" ({item.range})" if item.low is not None or item.high is not None else ""
+    metavar = _NUMBERS[item.kind]
+    return option(f"--{item.name}", name, metavar=metavar, section=section, help=item.help + bounds)
+
+
+@click.command("convert", cls=Command, examples=EXAMPLES)
+@_shared.model_argument
+@option("-o", "--output", type=_shared.PATH, metavar="OUT.mnn", help="Default: MODEL.mnn beside MODEL.")
+@option(
+    "--framework",
+    type=click.Choice(FRAMEWORKS, case_sensitive=False),
+    help="What MODEL is. Default: by its suffix.",
+)
+@option("--passes", metavar="PIPELINE", section="Passes", help="What to run before. Default: mnn.")
+@option("--no-optimize", is_flag=True, section="Passes", help="Hand the model over as it is.")
+@_shared.bind_options
+@option("--no-verify", is_flag=True, section="Verification", help="Do not compare MNN with the original.")
+@_shared.sample_options
+@_shared.tolerance_options
+@option(
+    "--keep",
+    is_flag=True,
+    section="Verification",
+    help="Leave the .mnn file even when MNN computes it wrong.",
+)
+@_shared.run_options
+@option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that MNN may take for one step.",
+)
+@_converter_options
+@_shared.report_option
+@output_flags
+@click.pass_obj
+def command(
+    report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any
+) -> int:
+    """Convert a model to MNN and prove that MNN computes the same.
+
+    The model is optimized for MNN, converted, loaded back and compared with the original in onnxruntime.
+    When MNN refuses it, crashes on it or computes it wrong, the nodes at fault are named, nothing is written
+    and the exit code is 3.
+    """
+    options = _options(model, given)
+    _check_usage(options, given)
+    source = _load(report, model, options)
+    place = output or model.with_suffix(".mnn")
+    _values.check_output(place, [model, given["inputs"]])
+    if report_file is not None:
+        _values.check_output(report_file, [model, given["inputs"], place])
+    result = _run(report, source or model, place, options, given)
+    report.written.append(place)
+    return _finish(report, model, source, result, report_file)
+
+
+def _options(model: Path, given: dict[str, Any]) -> ConverterOptions:
+    framework = given["framework"] or _SUFFIXES.get(model.suffix.lower())
+    if framework is None:
+        raise UsageError(
+            f"cannot tell the framework of '{model}' by its suffix",
+            hint="say it with --framework ONNX, TF, …",
+        )
+    values = {name.removeprefix(_PREFIX): v for name, v in given.items() if name.startswith(_PREFIX)}
+    return ConverterOptions.of(framework, values)
+
+
+def _check_usage(options: ConverterOptions, given: dict[str, Any]) -> None:
+    if given["no_optimize"] and given["passes"] is not None:
+        raise UsageError("--passes and --no-optimize exclude each other")
+    if options.framework == "ONNX":
+        return
+    for name, flag in (
+        ("passes", "--passes"),
+        ("binds", "--bind"),
+        ("shapes", "--input-shape"),
+        ("inputs", "--inputs"),
+    ):
+        if given[name]:
+            raise UsageError(f"{flag} works for ONNX models, and this one is {options.framework}")
+
+
+def _load(report: Report, model: Path, options: ConverterOptions) -> Model | None:
+    if options.framework != "ONNX":
+        return None
+    with report.working(f"loading {model}"):
+        from graphkit.model import Model
+
+        return Model.load(model)
+
+
+def _run(
+    report: Report, source: Model | Path, place: Path, options: ConverterOptions, given: dict[str, Any]
+) -> ConvertResult:
+    from graphkit.mnn.road import convert
+    from graphkit.report.watch import Watch, check_names
+
+    with report.working(f"converting to {place}") as step:
+        passes = None if given["no_optimize"] else given["passes"] if given["passes"] is not None else "mnn"
+        if given["print_after"]:
+            from graphkit.registry import Registry
+
+            check_names(given["print_after"], Registry(given["plugins"]).stages(passes or ""))
+        try:
+            return convert(
+                source,
+                place,
+                passes=passes,
+                bind=_values.bindings(given["binds"], given["shapes"], lambda: _onnx(source)),
+                options=options,
+                verify=not given["no_verify"],
+                inputs=_values.samples(given["inputs"]),
+                seed=given["seed"],
+                tolerance=_values.tolerance(lambda: _default(options), given["rtol"], given["atol"]),
+                keep=given["keep"],
+                timeout=given["timeout"],
+                plugins=given["plugins"],
+                watch=Watch(report, step, given["print_after"]),
+                progress=step,
+                crash_dir=Path.cwd(),
+            )
+        except MnnError as error:
+            if given["no_optimize"] and error.faults:
+                error.hint = (
+                    "run without --no-optimize: the passes replace much that MNN refuses or gets wrong"
+                )
+            raise
+
+
+def _onnx(source: Model | Path) -> Model:
+    from graphkit.model import Model
+
+    return source if isinstance(source, Model) else Model.load(source)
+
+
+def _default(options: ConverterOptions) -> Tolerance:
+    from graphkit.compare import Tolerance
+
+    return Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
+
+
+def _finish(
+    report: Report, model: Path, source: Model | None, result: ConvertResult, report_file: Path | None
+) -> int:
+    from graphkit.report.conversion import show_conversion, to_dict
+    from graphkit.report.failure import complain
+    from graphkit.report.run import failed_check
+
+    right = result.optimized is None or result.optimized.ok
+    data = to_dict(model, result, 0 if right else 1)
+    report.save(data, report_file)
+    show_conversion(report, source, result)
+    if result.optimized is not None and not right:
+        complain(report, failed_check(result.optimized, written=True))
+    report.emit(data)
+    return 0 if right else 1

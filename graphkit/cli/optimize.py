@@ -1,0 +1,168 @@
+"""`graphkit optimize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from graphkit.cli import _shared, _values
+from graphkit.cli._command import Command, option, output_flags
+from graphkit.errors import UsageError
+from graphkit.report.console import Report
+
+if TYPE_CHECKING:
+    from graphkit.model import Model
+    from graphkit.optimize import OptimizeResult
+
+EXAMPLES = (
+    "graphkit optimize minilm.onnx",
+    "graphkit optimize minilm.onnx --for mnn --bind batch=1 --verify each",
+    "graphkit optimize minilm.onnx --passes 'default,-fuse-gelu' -o out.onnx",
+    "graphkit optimize det.onnx --input-shape 1,3,640,640 --inputs samples/",
+    "graphkit optimize m.onnx --plugin mine.py --passes my-pass,cleanup",
+)
+
+
+@click.command("optimize", cls=Command, examples=EXAMPLES)
+@_shared.model_argument
+@option("-o", "--output", type=_shared.PATH, metavar="OUT.onnx", help="Default: MODEL.opt.onnx beside MODEL.")
+@option(
+    "--passes",
+    metavar="PIPELINE",
+    section="Passes",
+    help="What to run: names, presets, name{option=value}, -name takes one out. Default: default.",
+)
+@option(
+    "--for",
+    "target",
+    type=click.Choice(["mnn", "onnxruntime"]),
+    section="Passes",
+    help="The preset for a runtime.",
+)
+@_shared.bind_options
+@option(
+    "--verify",
+    type=click.Choice(["none", "end", "each"]),
+    default="end",
+    show_default=True,
+    section="Verification",
+    help="Compare outputs with the original: never, at the end, or after each pass.",
+)
+@_shared.sample_options
+@_shared.tolerance_options
+@option(
+    "--on-mismatch",
+    type=click.Choice(["rollback", "stop"]),
+    default="rollback",
+    show_default=True,
+    section="Verification",
+    help="What to do about a pass that breaks outputs: undo it, or undo it and stop.",
+)
+@_shared.run_options
+@option(
+    "--stop-after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    section="Passes",
+    help="Do only the first N rewrites.",
+)
+@option(
+    "--external-data/--no-external-data",
+    "external",
+    default=None,
+    help="Weights beside the model in OUT.onnx.data, or inside. Default: as in MODEL.",
+)
+@_shared.report_option
+@output_flags
+@click.pass_obj
+def command(
+    report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any
+) -> int:
+    """Run passes over an ONNX model and prove that its outputs stay equal.
+
+    MODEL is not changed. A pass that breaks the outputs is undone and named; then the exit code is 1. When
+    the outputs differ all the same, nothing is written.
+    """
+    if given["passes"] is not None and given["target"] is not None:
+        raise UsageError("--passes and --for exclude each other", hint="--for mnn is short for --passes mnn")
+    with report.working(f"optimizing {model}"):
+        from graphkit.model import Model
+
+        source = Model.load(model)
+        place = output or model.with_name(f"{model.stem}.opt.onnx")
+        _check_places(place, report_file, model, given["inputs"])
+    result = _run(report, source, given)
+    saved = _save(report, result, place, given["external"])
+    return _finish(report, source, result, saved, report_file)
+
+
+def _check_places(place: Path, report_file: Path | None, model: Path, inputs: Path | None) -> None:
+    if place.suffix == ".mnn":
+        raise UsageError("optimize writes ONNX", hint="use `graphkit convert` for a .mnn file")
+    _values.check_output(place, [model, inputs])
+    if report_file is not None:
+        _values.check_output(report_file, [model, inputs, place])
+
+
+def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult:
+    from graphkit.graph import Graph
+    from graphkit.optimize import optimize
+    from graphkit.proof import default_tolerance
+    from graphkit.registry import Registry
+    from graphkit.report.watch import Watch, check_names
+
+    verify: Literal["none", "end", "each"] = given["verify"]
+    passes = given["passes"] if given["passes"] is not None else given["target"] or "default"
+    with report.working(f"optimizing {source.path}") as step:
+        registry = Registry(given["plugins"])
+        bind = _values.bindings(given["binds"], given["shapes"], lambda: source)
+        check_names(given["print_after"], registry.stages(passes))
+        return optimize(
+            source,
+            passes,
+            bind=bind,
+            verify=verify,
+            inputs=_values.samples(given["inputs"]),
+            seed=given["seed"],
+            tolerance=_values.tolerance(
+                lambda: default_tolerance(Graph.of(source)), given["rtol"], given["atol"]
+            ),
+            on_mismatch=given["on_mismatch"],
+            stop_after=given["stop_after"],
+            registry=registry,
+            watch=Watch(report, step, given["print_after"]),
+            crash_dir=Path.cwd(),
+        )
+
+
+def _save(
+    report: Report, result: OptimizeResult, place: Path, external: bool | None
+) -> tuple[str, int] | None:
+    if not result.proof.ok:
+        return None
+    with report.working(f"writing {place}"):
+        size = result.model.save(place, external=external)
+    report.written.append(place)
+    return str(place), size
+
+
+def _finish(
+    report: Report,
+    source: Model,
+    result: OptimizeResult,
+    saved: tuple[str, int] | None,
+    report_file: Path | None,
+) -> int:
+    from graphkit.report.failure import complain
+    from graphkit.report.run import failed_check, show_optimized, to_dict
+
+    code = 0 if result.ok else 1
+    data = to_dict(source, result, saved, code)
+    report.save(data, report_file)
+    show_optimized(report, source, result, saved)
+    if code:
+        complain(report, failed_check(result, saved is not None))
+    report.emit(data)
+    return code

@@ -1,0 +1,97 @@
+"""Print the description of a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from graphkit.report import text
+from graphkit.report.console import Report
+
+_OPS = 20  # operators listed without -v
+_VALUES = 12  # inputs or outputs listed without -v
+
+
+def show_inspected(report: Report, data: Mapping[str, Any]) -> None:
+    """Print what `inspect_file` found."""
+    report.say(_headline(data))
+    report.table(_values(report, data))
+    report.say()
+    report.table(_counts("operator", "nodes", data["ops"], data["nodes"], None if report.verbose else _OPS))
+    if data.get("functions"):
+        report.say(f"functions: {text.listing([text.clean(name) for name in data['functions']], 8)}")
+    if data.get("subgraphs"):
+        names = [f"{text.clean(name)} ({number} ops)" for name, number in data["subgraphs"].items()]
+        report.say(f"subgraphs: {text.listing(names, 8)}")
+    if "weights" in data:
+        report.say()
+        report.table(_weights(data["weights"]))
+    for item in data["external"]:
+        report.say(f"external data: {text.clean(item['file'])}  {text.size(item['bytes'])}")
+    for key, value in data.get("metadata", {}).items() if report.verbose else ():
+        report.say(f"metadata: {text.clean(key)} = {text.clean(value)}")
+
+
+def _headline(data: Mapping[str, Any]) -> Text:
+    if data["format"] == "mnn":
+        rest = f"MNN {data['version'] or 'of unknown version'}"
+    else:
+        opsets = ", ".join(
+            f"opset {version}" if domain == "ai.onnx" else f"{domain} {version}"
+            for domain, version in data["opsets"].items()
+        )
+        version = f"  version {data['version']}" if data["version"] else ""
+        made = f"  by {data['producer']}" if data["producer"] else ""
+        rest = f"ONNX IR {data['ir_version']}  {opsets}{made}{version}"
+    noun = "op" if data["format"] == "mnn" else "node"
+    facts = f"{text.count(data['nodes'], noun)}  {text.size(data['bytes'])}"
+    return Text.assemble((text.clean(data["file"]), "bold"), f"  {text.clean(rest)}  {facts}")
+
+
+def _values(report: Report, data: Mapping[str, Any]) -> Table:
+    table = _grid("", "name", "dtype", "shape")
+    for kind, items in (("input", data["inputs"]), ("output", data["outputs"])):
+        shown: Sequence[Mapping[str, Any]] = items if report.verbose else items[:_VALUES]
+        for item in shown:
+            dims = text.shape(item["shape"]) if "shape" in item else ""
+            layout = f"  {item['layout']}" if "layout" in item else ""
+            _add(table, [kind, item["name"], item.get("dtype", ""), dims + layout])
+        if len(shown) < len(items):
+            _add(table, ["", f"… {len(items) - len(shown)} more (-v shows all)", "", ""])
+    return table
+
+
+def _counts(title: str, noun: str, counts: Mapping[str, int], total: int, limit: int | None) -> Table:
+    table = _grid(title, noun)
+    items = list(counts.items())
+    for name, number in items[:limit]:
+        _add(table, [name, f"{number:,}"])
+    if limit is not None and len(items) > limit:
+        rest = sum(number for _, number in items[limit:])
+        _add(table, [f"… {len(items) - limit} more kinds (-v shows all)", f"{rest:,}"])
+    _add(table, ["all", f"{total:,}"])
+    return table
+
+
+def _weights(weights: Mapping[str, Any]) -> Table:
+    table = _grid("weights", "tensors", "bytes")
+    for title, groups in (("", weights["by_dtype"]), ("read by ", weights["by_operator"])):
+        for name, group in groups.items():
+            _add(table, [title + name, f"{group['tensors']:,}", text.size(group["bytes"])])
+    _add(table, ["all", f"{weights['tensors']:,}", text.size(weights["bytes"])])
+    return table
+
+
+def _grid(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        right = title in ("nodes", "tensors", "bytes")
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _add(table: Table, cells: Iterable[str]) -> None:
+    table.add_row(*(Text(text.clean(cell)) for cell in cells))

@@ -1,0 +1,172 @@
+"""What a run of passes did: the model, a row for each pass, near misses, and what is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from graphkit.report import text
+from graphkit.report.console import Report
+
+if TYPE_CHECKING:
+    from graphkit.manager import PassRecord, RunReport
+    from graphkit.model import Model
+    from graphkit.optimize import OptimizeResult
+    from graphkit.proof import Proof
+
+_INPUTS = 6  # inputs named in the header
+_MISSES = 3  # near misses shown without -v
+_NOTES = 8
+_SHAPES = 3  # sample shapes named on the last line
+
+
+def header(model: Model) -> Text:
+    """One line on a model: file, opset, nodes, bytes, inputs."""
+    from graphkit.node import type_of_info
+
+    graph = model.proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = []
+    for info in graph.input:
+        if info.name not in weights:
+            kind = type_of_info(info)
+            inputs.append(text.clean(info.name) + text.shape(kind.shape if kind else None))
+    shown = inputs[:_INPUTS] + ([f"… {len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else [])
+    opset = next((item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), 0)
+    facts = f"opset {opset}  {text.count(len(graph.node), 'node')}  {text.size(model.nbytes)}"
+    rest = f"inputs {' '.join(shown)}" if shown else "no inputs"
+    return Text.assemble((text.clean(str(model.path or "model")), "bold"), f"  {facts}  {rest}")
+
+
+def show_run(report: Report, run: RunReport) -> None:
+    """Print the table of passes and what they had to say; why one was undone is the caller's to say."""
+    records = run.records
+    idle = [record for record in records if record.status == "unchanged"]
+    hidden = idle if len(idle) > 1 and not report.verbose else []
+    report.table(_table([record for record in records if record not in hidden]))
+    if hidden:
+        report.say(Text(f"nothing to do: {', '.join(record.name for record in hidden)}", style="dim"))
+    if run.stopped:
+        report.say(f"stopped after {text.count(run.rewrites, 'rewrite')}, as asked for")
+    _show_notes(report, records)
+    _show_misses(report, records)
+
+
+def _table(records: Iterable[PassRecord]) -> Table:
+    records = list(records)
+    judged = any(record.max_error is not None for record in records)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("pass", no_wrap=True)
+    table.add_column("rewrites", justify="right", no_wrap=True)
+    table.add_column("nodes", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    if judged:
+        table.add_column("max error", no_wrap=True)
+    for record in records:
+        table.add_row(*_row(record, judged), style="red" if record.status == "rolled back" else None)
+    return table
+
+
+def _row(record: PassRecord, judged: bool) -> list[Text]:
+    name = text.clean(record.name)
+    time = text.seconds(record.seconds)
+    last = [text.error(record.max_error)] if judged else []
+    if record.status == "unchanged":
+        cells = [name, "–", "nothing to do", time, *last]
+    elif record.status == "rolled back":
+        cells = [name, str(record.rewrites), "rolled back", time, *last]
+    else:
+        change = f"{record.nodes_before} → {record.nodes_after}"
+        cells = [name, str(record.rewrites), change, time, *last]
+    return [Text(cell) for cell in cells]
+
+
+def rollback(record: PassRecord) -> str:
+    """Why a pass was undone."""
+    return f"rolled back '{record.name}': {text.clean(record.reason)}"
+
+
+def _show_notes(report: Report, records: Iterable[PassRecord]) -> None:
+    notes = [f"{record.name}: {text.clean(note)}" for record in records for note in record.notes]
+    for note in notes if report.verbose else notes[:_NOTES]:
+        report.say(f"note: {note}")
+    if len(notes) > _NOTES and not report.verbose:
+        report.say(f"note: {len(notes) - _NOTES} more notes (-v shows all)")
+
+
+def _show_misses(report: Report, records: Iterable[PassRecord]) -> None:
+    misses = [(record.name, refusal) for record in records for refusal in record.refusals]
+    if not misses:
+        return
+    shown = misses if report.verbose else misses[:_MISSES]
+    more = "" if len(shown) == len(misses) else " (-v shows all)"
+    report.say(f"{text.count(len(misses), 'near miss', 'near misses')}{more}:")
+    for name, refusal in shown:
+        report.say(
+            f"  {name} refused node '{text.clean(refusal.node)}': {text.clean(refusal.reason)}"
+            f"  (graphkit passes {name})"
+        )
+
+
+def proof_line(proof: Proof) -> Text:
+    """What is proven about the outputs, on one line."""
+    if proof.kind == "none":
+        return Text(f"not verified: {text.clean(proof.note or 'nothing could be compared')}", style="yellow")
+    if proof.kind == "different":
+        return Text(f"outputs differ: {text.clean(proof.reason)}", style="red")
+    from graphkit.proof import shape_text
+
+    shapes = list(dict.fromkeys(text.clean(shape_text(check.shapes)) for check in proof.checks))
+    worst = max(
+        (check.comparison.worst for check in proof.checks if check.comparison.worst),
+        key=lambda output: output.max_error,
+        default=None,
+    )
+    line = f"outputs equal at {text.listing(shapes, _SHAPES)}"
+    if worst is not None:
+        line += f" (max error {text.error(worst.max_abs)} of {worst.max_ref:.2g})"
+    return Text(line, style="green")
+
+
+def show_optimized(
+    report: Report, model: Model, result: OptimizeResult, saved: tuple[str, int] | None
+) -> None:
+    """Print an `optimize` run; `saved` is the output's name and bytes, None when it was not written.
+
+    What failed is not told here: that is `failed_check`.
+    """
+    report.say(header(model))
+    show_run(report, result.report)
+    if result.proof.note and result.proof.kind != "none":
+        report.say(f"note: {text.clean(result.proof.note)}")
+    if saved is not None:
+        name, size = saved
+        nodes = text.count(result.report.nodes_after, "node")
+        line = f"wrote {text.clean(name)}  {nodes}  {text.size(size)}  "
+        report.say(Text.assemble(line, proof_line(result.proof)))
+
+
+def failed_check(result: OptimizeResult, written: bool) -> str:
+    """Why a run that ended without an exception is not right, one line."""
+    if not result.proof.ok:
+        left = "" if written else "; nothing was written"
+        return f"the outputs differ: {result.proof.reason}{left}"
+    return "; ".join(rollback(record) for record in result.report.rolled_back)
+
+
+def to_dict(
+    model: Model, result: OptimizeResult, saved: tuple[str, int] | None, code: int
+) -> dict[str, object]:
+    """The JSON object of an `optimize` run."""
+    return {
+        "command": "optimize",
+        "model": str(model.path),
+        "output": saved[0] if saved else None,
+        "bytes": saved[1] if saved else None,
+        "exit_code": code,
+        "ok": result.ok,
+        **result.to_dict(),
+    }

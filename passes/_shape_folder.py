@@ -1,0 +1,215 @@
+"""The rewrites of `fold-shapes`, driven by the states that abstract evaluation found."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import NodeProto
+
+from graphkit._evaluate import Evaluator, Scope
+from graphkit._state import State
+from graphkit.graph import Graph
+from graphkit.node import Node, TensorType
+from graphkit.passes._shape_plans import Plan, Planner, plan_of_node
+from graphkit.passes._shape_targets import expand_target, reshape_target
+from graphkit.rewrite import Change, Refusal
+
+RULE = "fold-shapes"
+_KEEP_SHAPE = ("Reshape", "Expand", "Tile", "Slice", "Flatten", "Squeeze")
+
+
+class Folder:
+    """Applies all rewrites to one graph after another; `changes`, `kinds` and `refusals` collect what happened."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.planner = Planner(evaluator)
+        self.changes: list[Change] = []
+        self.kinds: list[str] = []
+        self.refusals: list[Refusal] = []
+        self.closed = False  # the gate said no: no more rewrites
+        self._constants: dict[tuple[int, Plan], str] = {}
+
+    def fold(self, scope: Scope) -> None:
+        """Rewrite one graph; the graphs inside it are not touched."""
+        for step in (self._targets, self._known, self._replan):
+            if not self.closed:
+                step(scope)
+
+    def _allows(self, graph: Graph, node: Node, what: str, kind: str) -> bool:
+        if self.closed or not graph.allows(node, what):
+            self.closed = True
+            return False
+        self.changes.append(Change(node.label, what))
+        self.kinds.append(kind)
+        return True
+
+    # -- Reshape, Expand, Slice, Tile -----------------------------------------------------------------------
+
+    def _targets(self, scope: Scope) -> None:
+        graph = scope.graph
+        for op in _KEEP_SHAPE:
+            for node in graph.by_op(op):
+                if self.closed:
+                    return
+                self._target(scope, node)
+
+    def _target(self, scope: Scope, node: Node) -> None:
+        source, result = scope[node.inputs[0]], scope[node.outputs[0]]
+        if source.shape is None or result.shape is None:
+            return
+        if _keeps_shape(scope, node, source, result):
+            self._bypass(scope.graph, node)
+        elif node.op_type in ("Reshape", "Expand") and len(node.inputs) == 2:
+            self._constant_target(scope, node, source, result)
+
+    def _bypass(self, graph: Graph, node: Node) -> None:
+        value, out = node.inputs[0], node.outputs[0]
+        if self._allows(graph, node, f"remove {node.op_type} to the same shape", "kept shape"):
+            feeders = [p for v in node.inputs if (p := graph.producer(v)) is not None]
+            graph.remove(node)
+            graph.bypass(out, value)
+            graph.remove_dead(feeders)
+
+    def _constant_target(self, scope: Scope, node: Node, source: State, result: State) -> None:
+        graph, target = scope.graph, node.inputs[1]
+        items = scope[target].items
+        if graph.is_constant(target) or items is None or source.shape is None or result.shape is None:
+            return
+        if node.op_type == "Reshape":
+            found = reshape_target(source.shape, result.shape, items)
+        else:
+            found = expand_target(source.shape, result.shape)
+        if found is None:
+            if node.op_type == "Reshape":
+                self.refusals.append(Refusal(RULE, node.label, _why_open(result)))
+            return
+        if self._allows(graph, node, f"{node.op_type} to the constant {list(found)}", "constant target"):
+            name = self._constant(graph, ("Const", (len(found),), found))
+            before = graph.producer(target)
+            if node.attr("allowzero", 0):
+                proto = _without_allowzero(node, name)
+                graph.replace_node(node, proto)
+            else:
+                graph.set_input(node, 1, name)
+            graph.remove_dead([before] if before is not None else [])
+
+    # -- values that are known -------------------------------------------------------------------------------
+
+    def _known(self, scope: Scope) -> None:
+        """Replace values known in full by constants; last nodes first, so that what only they need goes too."""
+        graph = scope.graph
+        used_before = [node for node in graph.nodes if _is_known(scope, node)]
+        for node in reversed(used_before):
+            used = [value for value in node.outputs if value and graph.is_used(value)]
+            if not used:
+                graph.remove(node)
+                continue
+            if not self._allows(graph, node, f"fold {node.op} of known sizes", "known value"):
+                return
+            feeders = [p for v in graph.values_used_by(node) if (p := graph.producer(v)) is not None]
+            graph.remove(node)
+            for value in used:
+                graph.define_constant(value, _array(scope[value]))
+            graph.remove_dead(p for p in feeders if p.alive and not _is_known(scope, p))
+
+    # -- what is left of shape arithmetic --------------------------------------------------------------------
+
+    def _replan(self, scope: Scope) -> None:
+        """Compute vectors of named sizes straight from graph inputs, each once."""
+        graph, planner = scope.graph, self.planner
+        made: dict[Plan, str] = {}
+        plans: dict[str, Plan] = {}
+        for node in graph.nodes:
+            own = plan_of_node(graph, node, plans, planner.ranks)
+            value = node.outputs[0] if node.outputs else ""
+            if own is not None:
+                plans[value] = own
+            if self._is_frontier(scope, node):
+                plan = planner.plan(scope[value])
+                if plan != own or graph.producer(made.get(plan, value)) not in (None, node):
+                    if not self._allows(graph, node, "compute sizes from the graph inputs", "replanned"):
+                        return
+                    self._put(scope, node, plan, made)
+                    continue
+            if own is not None and graph.producer(made.get(own, "")) is None:
+                made[own] = value
+
+    def _is_frontier(self, scope: Scope, node: Node) -> bool:
+        """True for a node that makes plannable sizes for a user that will not itself be planned."""
+        if len(node.outputs) != 1 or node.subgraphs or scope.graph.is_output(node.outputs[0]):
+            return False
+        state = scope.states.get(node.outputs[0])
+        if state is None or state.items is None or state.known or not self.planner.can(state):
+            return False
+        return any(not self._is_planned(scope, user) for user in scope.graph.consumers(node.outputs[0]))
+
+    def _is_planned(self, scope: Scope, node: Node) -> bool:
+        return not node.subgraphs and all(self.planner.can(scope.states.get(value)) for value in node.outputs)
+
+    def _put(self, scope: Scope, node: Node, plan: Plan, made: dict[Plan, str]) -> None:
+        graph = scope.graph
+        new = self._emit(graph, node, plan, made)
+        old = node.outputs[0]
+        scope.states[new] = scope[old]
+        graph.set_type(new, TensorType(onnx.TensorProto.INT64, scope[old].shape))
+        graph.replace_all_uses(old, new)
+        graph.remove_dead([node])
+
+    def _emit(self, graph: Graph, node: Node, plan: Plan, made: dict[Plan, str]) -> str:
+        """The value of a plan; nodes that it lacks are put in front of `node`."""
+        if plan[0] == "Const":
+            return self._constant(graph, plan)
+        if plan in made and graph.producer(made[plan]) is not None:  # not removed with its last user since
+            return made[plan]
+        op, *parts = plan
+        inputs = parts if op == "Shape" else [self._emit(graph, node, part, made) for part in parts]
+        name = graph.new_name(f"{'/'.join(parts) if op == 'Shape' else 'sizes'}/{op}")
+        proto = NodeProto(op_type=op, input=inputs, output=[f"{name}_out"], name=name)
+        if op in ("Gather", "Concat"):
+            proto.attribute.append(onnx.helper.make_attribute("axis", 0))
+        graph.insert(proto, node)
+        made[plan] = f"{name}_out"
+        return made[plan]
+
+    def _constant(self, graph: Graph, plan: Plan) -> str:
+        key = (id(graph), plan)
+        if key not in self._constants or not graph.is_constant(self._constants[key]):
+            array = np.array(plan[2], dtype=np.int64).reshape(plan[1])
+            self._constants[key] = graph.add_constant(array, "sizes")
+        return self._constants[key]
+
+
+def _keeps_shape(scope: Scope, node: Node, source: State, result: State) -> bool:
+    if source.shape != result.shape or None in (source.shape or ()):
+        return False
+    if node.op_type != "Slice":
+        return True
+    steps = node.input(4)
+    return not steps or set(scope[steps].ints() or (0,)) == {1}
+
+
+def _why_open(result: State) -> str:
+    sizes = ", ".join(str(dim) for dim in result.shape or ())
+    return f"no constant target gives [{sizes}] for all sizes, 0 included"
+
+
+def _is_known(scope: Scope, node: Node) -> bool:
+    if node.op_type == "Constant" and not node.domain:
+        return False
+    states = [scope.states.get(value) for value in node.outputs if value]
+    return bool(states) and all(state is not None and state.items is not None and state.known for state in states)
+
+
+def _array(state: State) -> np.ndarray:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(state.dtype)
+    return np.array(state.ints(), dtype=dtype).reshape([int(dim) for dim in state.shape or ()])  # type: ignore[arg-type]
+
+
+def _without_allowzero(node: Node, target: str) -> NodeProto:
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    proto.input[1] = target
+    kept = [attribute for attribute in proto.attribute if attribute.name != "allowzero"]
+    del proto.attribute[:]
+    proto.attribute.extend(kept)
+    return proto

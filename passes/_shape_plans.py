@@ -1,0 +1,155 @@
+"""Shape arithmetic in canonical form: a plan says how to compute a vector of sizes from the graph inputs.
+
+Plans are nested tuples, so equal computations are equal keys:
+`("Shape", input)`, `("Gather", plan, const)`, `("Concat", plan, …)`, `("Mul", plan, plan)`,
+`("Add", plan, plan)` and `("Const", shape, (int, …))`; all are int64, of rank 0 or 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import TensorProto
+
+from graphkit._evaluate import Evaluator
+from graphkit._state import State
+from graphkit._symbols import Size, Symbols
+from graphkit.graph import Graph
+from graphkit.node import Node
+
+Plan = tuple[Any, ...]
+_MAX_LENGTH = 16
+
+
+def const(shape: tuple[int, ...], items: tuple[int, ...]) -> Plan:
+    """The plan of a constant."""
+    return ("Const", shape, items)
+
+
+class Planner:
+    """Plans for the states of one model. Each named size has one home: an axis of one graph input.
+
+    The home is chosen so that few inputs are asked for their shape: inputs with many named sizes come first.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.symbols: Symbols = evaluator.symbols
+        self.homes: dict[str, tuple[str, int]] = {}
+        self.ranks: dict[str, int] = {}
+        root = evaluator.graph
+        shapes = {
+            value: evaluator.root.states[value].shape or ()
+            for value in root.inputs
+            if value in evaluator.root.states and value not in root.initializers
+        }
+        for value, shape in sorted(shapes.items(), key=lambda item: -len({*filter(_is_name, item[1])})):
+            self.ranks[value] = len(shape)
+            for axis, dim in enumerate(shape):
+                if isinstance(dim, str):
+                    self.homes.setdefault(dim, (value, axis))
+
+    def can(self, state: State | None) -> bool:
+        """True for int64 vectors and scalars whose elements are computed from sizes of graph inputs."""
+        return (
+            state is not None
+            and state.dtype == TensorProto.INT64
+            and state.items is not None
+            and len(state.items) <= _MAX_LENGTH
+            and len(state.shape or ()) <= 1
+            and all(item is not None and self._has_home(item) for item in state.items)
+        )
+
+    def _has_home(self, size: Size) -> bool:
+        return isinstance(size, int) or self.symbols.atoms(size) <= self.homes.keys()
+
+    def plan(self, state: State) -> Plan:
+        """The plan of a state that `can` be planned."""
+        items = state.items or ()
+        if state.known:
+            return const(tuple(int(d) for d in state.shape or ()), tuple(int(i) for i in items))  # type: ignore[arg-type]
+        if not state.shape:
+            return self._size(items[0], ())  # type: ignore[arg-type]
+        return self._from_one(items) or self._concat(items)
+
+    def _from_one(self, items: tuple[Any, ...]) -> Plan | None:
+        """Axes of one input, and perhaps numbers: picked out of its shape with the numbers put behind it."""
+        homes = [self.homes.get(item) for item in items if isinstance(item, str)]
+        inputs = {home[0] if home is not None else None for home in homes}
+        source = inputs.pop()
+        if inputs or source is None:
+            return None
+        rank = self.ranks[source]
+        numbers = tuple(dict.fromkeys(item for item in items if isinstance(item, int)))
+        table: Plan = ("Shape", source)
+        if numbers:
+            table = ("Concat", table, const((len(numbers),), numbers))
+        where = tuple(
+            self.homes[item][1] if isinstance(item, str) else rank + numbers.index(item) for item in items
+        )
+        if where == tuple(range(rank + len(numbers))):
+            return table
+        return ("Gather", table, const((len(where),), where))
+
+    def _concat(self, items: tuple[Any, ...]) -> Plan:
+        parts: list[Plan] = []
+        for item in items:
+            if isinstance(item, int) and parts and parts[-1][0] == "Const":
+                numbers = (*parts[-1][2], item)
+                parts[-1] = const((len(numbers),), numbers)
+            else:
+                parts.append(self._size(item, (1,)))
+        return parts[0] if len(parts) == 1 else ("Concat", *parts)
+
+    def _size(self, size: Size, shape: tuple[int, ...]) -> Plan:
+        """One size as a scalar, or as a vector of one element."""
+        if isinstance(size, int):
+            return const(shape, (size,))
+        if size in self.homes:
+            source, axis = self.homes[size]
+            if shape and self.ranks[source] == 1:
+                return ("Shape", source)
+            return ("Gather", ("Shape", source), const(shape, (axis,)))
+        terms = [self._term(factor, atoms, shape) for factor, atoms in sorted(self.symbols.terms(size), key=_order)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = ("Add", total, term)
+        return total
+
+    def _term(self, factor: int, atoms: tuple[str, ...], shape: tuple[int, ...]) -> Plan:
+        factors = [self._size(atom, shape) for atom in atoms]
+        if factor != 1 or not factors:
+            factors.append(const(shape, (factor,)))
+        total = factors[0]
+        for other in factors[1:]:
+            total = ("Mul", total, other)
+        return total
+
+
+def _is_name(dim: object) -> bool:
+    return isinstance(dim, str)
+
+
+def _order(term: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, ...]]:
+    return (-len(term[1]), term[1])
+
+
+def plan_of_node(graph: Graph, node: Node, plans: dict[str, Plan], sources: dict[str, int]) -> Plan | None:
+    """The plan that a node is already, given the plans of earlier values; None when it is none."""
+    if node.domain or len(node.outputs) != 1:
+        return None
+    if node.op_type == "Shape":
+        plain = node.inputs[0] in sources and not node.attrs
+        return ("Shape", node.inputs[0]) if plain else None
+    if node.op_type not in ("Gather", "Concat", "Mul", "Add") or node.attr("axis", 0) != 0:
+        return None
+    parts = [plans.get(value) or _constant_plan(graph, value) for value in node.inputs]
+    return None if None in parts else (node.op_type, *parts)
+
+
+def _constant_plan(graph: Graph, value: str) -> Plan | None:
+    if graph.dtype(value) not in (0, TensorProto.INT64):
+        return None
+    array = graph.constant(value) if graph.is_constant(value) else None
+    if array is None or array.dtype.kind != "i" or array.ndim > 1 or array.size > 2 * _MAX_LENGTH:
+        return None
+    return const(array.shape, tuple(array.reshape(-1).tolist()))

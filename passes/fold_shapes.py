@@ -1,0 +1,46 @@
+"""`fold-shapes`: partial evaluation of shape arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit._evaluate import Evaluator, evaluate
+from graphkit.graph import Graph
+from graphkit.passes._shape_folder import Folder
+from graphkit.rewrite import PassResult
+from graphkit.shapes import scopes
+
+
+@dataclass(frozen=True)
+class FoldShapes:
+    """Compute with sizes that are only known by name, and remove shape arithmetic that this settles.
+
+    Values that come out as numbers become constants. A Reshape whose target is known in part gets a constant one (0
+    copies an axis; -1 only where it means the same for sizes of 0 as well), an Expand one of ones and
+    numbers; Reshape, Expand, Tile and Slice that keep the shape go. What is left of shape arithmetic over the
+    named sizes of graph inputs is computed once, from the shape of one input (Shape, Gather, Concat).
+    Inputs whose axes have the same name are taken to agree on its size.
+
+    Refuses Reshape targets with two open sizes, or with one where another size may be 0, and arithmetic that
+    depends on data. Nothing is computed from declared shapes of inner values and outputs.
+    """
+
+    name: ClassVar[str] = "fold-shapes"
+    summary: ClassVar[str] = "partially evaluate shape arithmetic"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Fold the graph and all graphs inside it; one sweep over the nodes to evaluate, one to rewrite."""
+        return fold(graph, evaluate(graph))
+
+
+def fold(graph: Graph, evaluator: Evaluator) -> PassResult:
+    """Rewrite with what an evaluator found out about the graph."""
+    folder = Folder(evaluator)
+    for scope in list(scopes(evaluator.root)):
+        if folder.closed:
+            break
+        if scope.graph.owner is None or scope.graph.owner.alive:
+            folder.fold(scope)
+    return PassResult(tuple(folder.changes), tuple(folder.refusals), dict(Counter(folder.kinds)))

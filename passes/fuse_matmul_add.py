@@ -1,0 +1,155 @@
+"""Bias, scale and shift around a MatMul by a constant weight → into weight and bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from graphkit.graph import Graph
+from graphkit.node import Node
+from graphkit.passes import _linear, _match
+from graphkit.passes._linear import PRODUCTS, Linear
+from graphkit.passes.fuse_conv_bn import affine_of
+from graphkit.rewrite import Builder, Outcome, PassResult, Refusal, apply_rules, rule
+
+
+@dataclass(frozen=True)
+class FuseMatmulAdd:
+    """Fold arithmetic around MatMul and Gemm by a constant weight into the weight and one bias.
+
+    Rewrites, for y = x·W + b with constant W [K, N] and b [N]: Mul, Div, Add and Sub of y by a constant of one
+    number or N numbers (MNN: two operators less for each); Mul and Div of x by one number; several constant
+    Adds in a row into one. With x of rank 2, MatMul and Add become Gemm, and alpha and beta of a Gemm go into
+    its weights. With more axes it stays MatMul and Add: MNN merges these itself, and Reshape, Gemm, Reshape,
+    as other tools write it, would cost more.
+
+    Refuses values that something else uses too, to scale a weight that other nodes share (it would be stored
+    twice), constants that do not fit the last axis, and weights that would overflow their type.
+    """
+
+    name: ClassVar[str] = "fuse-matmul-add"
+    summary: ClassVar[str] = "bias, scale and shift around MatMul go into its weight and bias; Gemm at rank 2"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Rewrite the graph in place."""
+        return apply_rules(graph, (_behind, _in_front, _gemm_factors))
+
+
+@rule("Add", "Sub", "Mul", "Div", name="matmul-affine")
+def _behind(graph: Graph, node: Node) -> Outcome:
+    for index, value in enumerate(node.inputs):
+        layer = _read(graph, value)
+        constant = graph.constant(node.inputs[1 - index]) if layer is not None else None
+        if layer is None or constant is None:
+            continue
+        rank = 2 if layer.op_type == "Gemm" else graph.rank(layer.output)
+        vector = _linear.per_channel(constant, rank, -1, layer.channels)
+        if vector is None:
+            return Refusal(
+                "matmul-affine", node.label, "the constant does not fit the last axis of the product"
+            )
+        affine = affine_of(node.op_type, vector.astype(np.float64), constant_first=index == 1)
+        return affine and _fold(graph, node, layer, rank, *affine)
+    return None
+
+
+def _read(graph: Graph, value: str) -> Linear | None:
+    """The product that makes a value, an Add of a constant bias behind a MatMul included."""
+    node = _match.made_by(graph, value, *PRODUCTS, "Add")
+    if node is None:
+        return None
+    if node.op_type != "Add":
+        layer = _linear.read(graph, node)
+        return layer if isinstance(layer, Linear) else None
+    operands = _match.with_constant(graph, node)
+    product = _match.made_by(graph, operands[0], "MatMul") if operands is not None else None
+    layer = _linear.read(graph, product) if product is not None else None
+    if operands is None or not isinstance(layer, Linear) or graph.sole_consumer(layer.output) is not node:
+        return None
+    rank = graph.rank(layer.output)
+    bias = _linear.per_channel(graph.constant(operands[1]), rank, -1, layer.channels)
+    if bias is None:
+        return None
+    return replace(layer, bias=bias, output=node.outputs[0], nodes=(*layer.nodes, node))
+
+
+def _fold(
+    graph: Graph,
+    node: Node,
+    layer: Linear,
+    rank: int | None,
+    factor: np.ndarray | None,
+    shift: np.ndarray | None,
+) -> Outcome:
+    is_first_bias = layer.op_type == "MatMul" and layer.bias is None and factor is None
+    if is_first_bias and node.op_type == "Add" and rank != 2:
+        return None  # MatMul and Add is what it should be
+    name = "matmul-affine"
+    if graph.sole_consumer(layer.output) is not node:
+        return Refusal(name, node.label, f"'{layer.output}' is used elsewhere too")
+    keep_weight = factor is None and not _has_factors(layer.nodes[0])
+    if not keep_weight and graph.use_count(layer.weight_name) > 1:
+        return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
+    folded = layer.scaled(factor, shift)
+    if folded is None:
+        return Refusal(name, node.label, f"the weights of '{layer.nodes[0].label}' would not be finite")
+    build = Builder(graph, layer.nodes[0])
+    y = _write(build, folded, keep_weight=keep_weight, rank=rank)
+    return build.rewrite({node.outputs[0]: y}, f"{node.op_type} into {layer.op_type}")
+
+
+def _write(build: Builder, layer: Linear, *, keep_weight: bool, rank: int | None) -> str:
+    """The layer's nodes; an unchanged weight keeps its name, and large ones their place in the file."""
+    if not keep_weight:
+        return _linear.write(build, layer, as_gemm=rank == 2)
+    bias = build.const(np.asarray(layer.bias), "bias")
+    if layer.op_type == "MatMul" and rank != 2:
+        return build.op("Add", build.op("MatMul", layer.x, layer.weight_name), bias)
+    attrs = {} if layer.op_type == "MatMul" else layer.nodes[0].attrs
+    return build.op("Gemm", layer.x, layer.weight_name, bias, **attrs)
+
+
+@rule(*PRODUCTS, name="matmul-scaled-input")
+def _in_front(graph: Graph, node: Node) -> Outcome:
+    """Take one number that x is multiplied or divided by into the weight."""
+    scale = _match.made_by(graph, node.inputs[0], "Mul", "Div")
+    scaled = _match.with_scalar(graph, scale) if scale is not None else None
+    layer = _linear.read(graph, node) if scaled is not None else None
+    if scale is None or scaled is None or not isinstance(layer, Linear):
+        return None
+    x, number, position = scaled
+    if scale.op_type == "Div":
+        if position == 0 or not number:
+            return None
+        number = 1 / number
+    name = "matmul-scaled-input"
+    if graph.sole_consumer(scale.outputs[0]) is not node:
+        return None  # the scaled value is there anyway
+    if graph.use_count(layer.weight_name) > 1:
+        return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
+    folded = replace(layer, x=x, bias=None).scaled(np.full(layer.channels, number), None)
+    if folded is None:
+        return Refusal(name, node.label, f"the weights of '{node.label}' would not be finite")
+    build = Builder(graph, node)
+    y = _linear.write(build, replace(folded, bias=layer.bias))
+    return build.rewrite({node.outputs[0]: y}, f"{scale.op_type} of the input into {node.op_type}")
+
+
+def _has_factors(node: Node) -> bool:
+    return node.op_type == "Gemm" and (node.attr("alpha", 1.0) != 1.0 or node.attr("beta", 1.0) != 1.0)
+
+
+@rule("Gemm", name="gemm-factors")
+def _gemm_factors(graph: Graph, node: Node) -> Outcome:
+    """Take alpha and beta into the constants (MNN: two operators less)."""
+    layer = _linear.read(graph, node) if _has_factors(node) else None
+    if not isinstance(layer, Linear):
+        return None
+    if node.attr("alpha", 1.0) != 1.0 and graph.use_count(layer.weight_name) > 1:
+        return Refusal(
+            "gemm-factors", node.label, f"the weight '{layer.weight_name}' is shared with other nodes"
+        )
+    build = Builder(graph, node)
+    return build.rewrite({node.outputs[0]: _linear.write(build, layer)}, "alpha and beta into the weights")
