@@ -15,7 +15,7 @@ from benchmarks._runner import Job, Outcome
 from fixtures import chains
 
 SIMPLIFY = "inline-functions,fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
-# Our passes that do what the peer does and no more: onnxsim also makes LayerNormalization, neither makes Gelu.
+# Our passes that do what the peer does and no more: onnxsim also makes LayerNormalization; none makes Gelu.
 SAME_WORK = {"onnxsim": f"{SIMPLIFY},fuse-layernorm,cleanup", "graphsurgeon": SIMPLIFY}
 TOLERANCE = 1e-5
 BARS = {"onnxsim": 8.0, "graphsurgeon": 4.0}
@@ -100,19 +100,31 @@ def chain(bench: Bench) -> Section:
 def _chain_section(
     bench: Bench, full: Entry, pairs: Sequence[tuple[Entry, Entry]], raw: tuple[int, int]
 ) -> Section:
-    rows = [["the chain itself", *map(str, raw), "–", "–", "–", "–", "–"], [full.name, *_cells(full), "–", "–"]]
+    rows = [
+        ["the chain itself", *map(str, raw), "–", "–", "–", "–", "–"],
+        [full.name, *_cells(full), "–", "–"],
+    ]
     for peer, held in pairs:
         rows.append([peer.name, *_cells(peer), times(peer.cpu / full.cpu), times(peer.cpu / held.cpu)])
         rows.append([held.name, *_cells(held), "–", "–"])
-    header = ["", "nodes", "without Constant", "CPU s", "wall s", "outputs", "CPU ÷ ours", "÷ ours, same work"]
+    header = [
+        "",
+        "nodes",
+        "without Constant",
+        "CPU s",
+        "wall s",
+        "outputs",
+        "CPU ÷ ours",
+        "÷ ours, same work",
+    ]
     entries = [full, *(entry for pair in pairs for entry in pair)]
     faults = [f"{entry.name}: {entry.failure or entry.verdict['fault']}" for entry in entries if _bad(entry)]
     held_texts = "; ".join(f"{peer.name}: `{held.options['pipeline']}`" for peer, held in pairs)
     text = (
         f"A transformer-like chain of {raw[0]:,} nodes (`fixtures/chains.py`), load to save. Equal work is "
         f"asserted: outputs within {TOLERANCE:g} of the original's largest value in onnxruntime without "
-        "optimizations, and no more nodes left than the peer leaves. Our preset looks for more fusions than the "
-        f"peers do; *work of …* holds us to what that peer does ({held_texts})."
+        "optimizations, and no more nodes left than the peer leaves. Our preset looks for more fusions than "
+        f"the peers do; *work of …* holds us to what that peer does ({held_texts})."
     )
     data = {"nodes": raw[0], "entries": {entry.name: entry.to_dict() for entry in entries}}
     bars = [_chain_bar(full, held, peer) for peer, held in pairs] if bench.sizes.judged else []
@@ -163,7 +175,13 @@ def scaling(bench: Bench) -> Section:
 def _scaling_section(bench: Bench, entries: Sequence[Entry], counts: Sequence[int]) -> Section:
     growth = exponent(counts, [entry.cpu for entry in entries])
     rows = [
-        [f"{count:,}", f"{entry.nodes[0]:,}", seconds(entry.cpu), seconds(entry.wall), _each(entry.cpu, count)]
+        [
+            f"{count:,}",
+            f"{entry.nodes[0]:,}",
+            seconds(entry.cpu),
+            seconds(entry.wall),
+            _each(entry.cpu, count),
+        ]
         for count, entry in zip(counts, entries, strict=True)
     ]
     table = Table(["nodes", "nodes left", "CPU s", "wall s", "µs a node"], rows)
@@ -171,9 +189,7 @@ def _scaling_section(bench: Bench, entries: Sequence[Entry], counts: Sequence[in
     text = "The same chain, longer and longer; preset `default`, load to save."
     faults = [f"{entry.name}: {entry.failure}" for entry in entries if entry.failure]
     data = {"exponent": growth, "runs": {str(n): e.to_dict() for n, e in zip(counts, entries, strict=True)}}
-    return Section(
-        "scaling", "Growth", text, [table], [bar] if bench.sizes.judged else [], faults, data
-    )
+    return Section("scaling", "Growth", text, [table], [bar] if bench.sizes.judged else [], faults, data)
 
 
 def _each(cpu: float, count: int) -> str:

@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[0] = str(ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._tools import CHECKS, TOOLS, Result, Tool
+from benchmarks._calls import CHECKS, TOOLS, Result, Tool
 
 
 def main(request_file: Path) -> None:
@@ -57,7 +56,7 @@ def attempt(tool: Tool, job: dict[str, Any]) -> tuple[Result, str]:
         return tool(Path(job["source"]), Path(job["target"]), job["options"]), ""
     except SystemExit as error:
         return None, f"exits with status {error.code}"
-    except Exception as error:  # noqa: BLE001: peers raise anything, and that is a cell of the table
+    except Exception as error:  # noqa: BLE001 - peers raise anything, and that is a cell of the table
         lines = str(error).strip().splitlines() or [""]
         return None, f"{type(error).__name__}: {lines[0]}"[:160]
 

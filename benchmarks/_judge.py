@@ -24,12 +24,12 @@ def judge(original: Path, candidate: Path, samples: Sequence[Shapes], tolerance:
     worst = 0.0
     try:
         subject = session(candidate)
-    except Exception as error:  # noqa: BLE001: onnxruntime's exceptions have no base class of their own
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no base class of their own
         return {"error": None, "fault": f"invalid: {first_line(error)}"}
     for seed, shapes in enumerate(samples):
         try:
             actual = run(subject, inputs(reference, shapes, seed))
-        except Exception as error:  # noqa: BLE001: as above
+        except Exception as error:  # noqa: BLE001 - as above
             return {"error": None, "fault": f"broken: {first_line(error)}"}
         fault, error_ = compare(expected[seed], actual)
         worst = max(worst, error_)
@@ -74,9 +74,7 @@ def run(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """All outputs by name; feeds that the model does not take any more are left out."""
     names = [output.name for output in model.get_outputs()]
     taken = {value.name for value in model.get_inputs()}
-    return dict(
-        zip(names, model.run(names, {k: v for k, v in feeds.items() if k in taken}), strict=True)
-    )
+    return dict(zip(names, model.run(names, {k: v for k, v in feeds.items() if k in taken}), strict=True))
 
 
 def inputs(model: Any, shapes: Shapes, seed: int) -> dict[str, Array]:

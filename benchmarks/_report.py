@@ -119,7 +119,7 @@ def page(sections: Iterable[Section], facts: dict[str, Any], date: str, command:
         f"Python {facts['python']}; {packages}.\n\n"
         "CPU s: user and system seconds of all threads around the call from file to file, in a child process "
         "that had imported and run the tool before; medians. "
-        "How each tool is called: `benchmarks/_tools.py`."
+        "How each tool is called: `benchmarks/_calls.py`."
     )
     return "\n\n".join([head, *(section.markdown() for section in sections)]) + "\n"
 

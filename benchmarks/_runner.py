@@ -23,7 +23,7 @@ FINE_POLL = 0.001  # the same when its memory is watched
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a tool of `_tools`, from model file to model file."""
+    """One call of a tool of `_calls`, from model file to model file."""
 
     tool: str
     source: str

@@ -54,9 +54,15 @@ def _outside(state: State, known: set[str]) -> State:
 
 
 def _settle(
-    evaluator: Evaluator, scope: Scope, body: Graph, first: list[State], carried: list[State], rest: list[State], skip: int
+    evaluator: Evaluator,
+    scope: Scope,
+    body: Graph,
+    first: list[State],
+    carried: list[State],
+    rest: list[State],
+    skip: int,
 ) -> tuple[list[State], list[State]]:
-    """Join what goes in with what comes round until it no longer changes; returns (carried, other outputs)."""
+    """Join what goes in with what comes round until it no longer changes: (carried, other outputs)."""
     known = set(evaluator.symbols._polynomials)
     for _ in range(_ROUNDS):
         outs = _enter(evaluator, scope, body, [*first, *carried, *rest])[skip:]

@@ -135,7 +135,10 @@ class Evaluator:
     def _transfer(self, scope: Scope, node: Node, ins: list[State]) -> tuple[State, ...]:
         rule = TRANSFER.get(node.op_type) if not node.domain else None
         if rule is not None and ins:
-            outs = rule(node, ins, self.symbols)
+            try:
+                outs = rule(node, ins, self.symbols)
+            except (IndexError, ValueError):  # ranks, axes or counts that do not fit: an invalid node
+                outs = None
             if outs is not None:
                 return outs
         return self._onnx(scope, node, ins)
@@ -146,7 +149,7 @@ class Evaluator:
         function = scope.graph.root.functions.get((node.domain, node.op_type, node.proto.overload))
         types = {value: self._type_proto(scope, value, state) for value, state in self._visible(node, ins)}
         try:
-            if function is not None:
+            if function is not None and function.function is not None:
                 listed = infer_function_output_types(
                     function.function, [types[v] for v in node.inputs if v], list(node.proto.attribute)
                 )
@@ -157,7 +160,7 @@ class Evaluator:
                     schema, node.proto, types, self._data(scope, node, ins), opset_imports=self._opsets
                 )
         except (InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError, TypeError):
-            # An operator that is unknown or that inference chokes on must not keep the others from their types.
+            # An operator that is unknown or that inference chokes on must not keep the others from theirs.
             return tuple(UNKNOWN for _ in node.outputs)
         return tuple(self._take(scope, value, found.get(value)) for value in node.outputs)
 
@@ -176,10 +179,8 @@ class Evaluator:
         data = {}
         for value, state in self._visible(node, ins):
             array: np.ndarray | None = None
-            ints = state.ints()
-            if ints is not None and state.shape is not None:
-                dtype = onnx.helper.tensor_dtype_to_np_dtype(state.dtype)
-                array = np.array(ints, dtype=dtype).reshape([int(dim) for dim in state.shape])  # type: ignore[arg-type]
+            if state.known:
+                array = values_of(state)
             elif node.op_type in _READS_FLOATS:
                 weight = scope.graph.constant(value) if scope.graph.is_constant(value) else None
                 array = weight if weight is not None and weight.size <= 64 else None
@@ -204,6 +205,12 @@ def of_array_constant(array: np.ndarray) -> State:
     if array.dtype.kind in "OUS":
         return State(onnx.TensorProto.STRING, array.shape)
     return of_constant(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, lambda: array)
+
+
+def values_of(state: State) -> np.ndarray:
+    """The values of a state that is known in full."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(state.dtype)
+    return np.array(state.ints(), dtype=dtype).reshape(state.sizes() or ())
 
 
 def evaluate(graph: Graph) -> Evaluator:

@@ -39,6 +39,8 @@ def read_model(graph: Graph, proto: ModelProto) -> None:
             read_graph(graph, proto.graph)
             settle(graph)
             graph.functions = {function_key(f): read_function(graph, f) for f in proto.functions}
+            for function in graph.functions.values():
+                settle(function)
     except GraphkitError as error:
         raise ModelError(
             error.message, file=graph.model.path or "model", node=error.node, tensor=error.tensor
@@ -119,7 +121,6 @@ def read_function(root: Graph, proto: FunctionProto) -> Graph:
     graph.input_infos = _by_name([ValueInfoProto(name=name) for name in proto.input], "function input")
     graph.fill(proto.node)
     graph.output_infos = _by_name([ValueInfoProto(name=name) for name in proto.output], "function output")
-    settle(graph)
     return graph
 
 

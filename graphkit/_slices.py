@@ -21,8 +21,7 @@ def slice_(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] 
         if not isinstance(axis, int):
             return (State(source.dtype, (None,) * len(dims)),)
         dims[axis] = _length(symbols, source.shape[axis], start, end, step)
-        numbers = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
-        slices[axis] = _python_slice(start, end, step) if numbers else None
+        slices[axis] = _python_slice(start, end, step)
     array = to_array(source)
     if array is not None and None not in slices:
         return (of_array(source.dtype, array[tuple(s for s in slices if s is not None)]),)
@@ -45,19 +44,27 @@ def _bounds(node: Node, ins: list[State]) -> list[tuple[Element, Element, Elemen
     return list(zip(starts, ends, axes, steps or [1] * len(starts), strict=True))
 
 
-def _python_slice(start: int, end: int, step: int) -> slice:  # type: ignore[misc]
-    """The Python slice with the same meaning; a far negative end of a backward slice means 'through 0'."""
+def _python_slice(start: Element, end: Element, step: Element) -> slice | None:
+    """The Python slice with the same meaning, None when not all are numbers.
+
+    A far negative end of a backward slice means 'through 0'.
+    """
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
+        return None
     return slice(start, None if step < 0 and end <= -_FAR else end, step)
 
 
 def _length(symbols: Symbols, dim: Dim, start: Element, end: Element, step: Element) -> Dim:
     if not isinstance(step, int) or step == 0 or start is None or end is None or dim is None:
         return None
-    if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(*_python_slice(start, end, step).indices(dim)))
+    python = _python_slice(start, end, step)
+    if isinstance(dim, int) and python is not None:
+        return len(range(*python.indices(dim)))
     if step == -1 and start == -1 and isinstance(end, int) and end <= -_FAR:
         return dim
-    first, last = _position(symbols, dim, start), _position(symbols, dim, end)
+    last = _position(symbols, dim, end)
+    # A start at or behind the end gives 0 elements, so it need not be clamped to the axis.
+    first = start if symbols.nonnegative(start) else _position(symbols, dim, start)
     if step != 1 or first is None or last is None:
         return None
     return symbols.maximum(symbols.sub(last, first), 0)

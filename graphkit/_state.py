@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,11 @@ from graphkit._symbols import Size
 from graphkit.node import Dim
 
 MAX_ITEMS = 256
-INT_TYPES = {TensorProto.INT64: (-(2**63), 2**63 - 1), TensorProto.INT32: (-(2**31), 2**31 - 1)}
-ITEM_TYPES = (*INT_TYPES, TensorProto.BOOL)
+INT_TYPES: dict[int, tuple[int, int]] = {
+    TensorProto.INT64: (-(2**63), 2**63 - 1),
+    TensorProto.INT32: (-(2**31), 2**31 - 1),
+}
+ITEM_TYPES: tuple[int, ...] = (*INT_TYPES, TensorProto.BOOL)
 
 Element = Size | None
 Items = tuple[Element, ...]
@@ -40,17 +44,24 @@ class State(NamedTuple):
         """True when every element is a number or a symbolic size."""
         return self.items is not None and None not in self.items
 
-    @property
-    def static(self) -> bool:
-        """True when the shape is all numbers."""
-        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
-
     def ints(self) -> list[int] | None:
         """The elements when all are numbers, else None."""
-        return [int(item) for item in self.items] if self.items is not None and self.known else None  # type: ignore[arg-type]
+        return numbers(self.items)
+
+    def sizes(self) -> list[int] | None:
+        """The shape when it is all numbers, else None."""
+        return numbers(self.shape)
 
 
 UNKNOWN = State(0, None)
+
+
+def numbers(values: Sequence[Element] | None) -> list[int] | None:
+    """The values as a list when all are numbers, else None."""
+    if values is None:
+        return None
+    found = [value for value in values if isinstance(value, int)]
+    return found if len(found) == len(values) else None
 
 
 def vector(items: Iterable[Element], dtype: int = TensorProto.INT64) -> State:
@@ -66,11 +77,25 @@ def scalar(item: Element, dtype: int = TensorProto.INT64) -> State:
 
 def to_array(state: State) -> np.ndarray | None:
     """Elements as an array of objects, None when there are none."""
-    if state.items is None or state.shape is None:
+    sizes = state.sizes()
+    if state.items is None or sizes is None:
         return None
     array = np.empty(len(state.items), dtype=object)
     array[:] = state.items
-    return array.reshape([int(dim) for dim in state.shape])  # type: ignore[arg-type]
+    return array.reshape(sizes)
+
+
+def aligned(*states: State) -> list[list[Element]] | None:
+    """Elements of states broadcast against each other, None when some have none or the result is large."""
+    arrays = [array for state in states if (array := to_array(state)) is not None]
+    if len(arrays) < len(states):
+        return None
+    if any(array.shape != arrays[0].shape for array in arrays):
+        try:
+            arrays = list(np.broadcast_arrays(*arrays))
+        except ValueError:
+            return None
+    return [array.reshape(-1).tolist() for array in arrays] if arrays[0].size <= MAX_ITEMS else None
 
 
 def of_array(dtype: int, array: np.ndarray) -> State:
@@ -83,7 +108,7 @@ def of_array(dtype: int, array: np.ndarray) -> State:
 
 def of_constant(dtype: int, shape: tuple[int, ...], read: Callable[[], Any]) -> State:
     """The state of a constant; its values are read only when they are few integers."""
-    if dtype not in ITEM_TYPES or int(np.prod(shape, dtype=object)) > MAX_ITEMS:
+    if dtype not in ITEM_TYPES or math.prod(shape) > MAX_ITEMS:
         return State(dtype, shape)
     return State(dtype, shape, tuple(int(item) for item in np.asarray(read()).reshape(-1).tolist()))
 
@@ -98,9 +123,7 @@ def join(a: State, b: State) -> State:
     shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
     if a.items is None or b.items is None or shape != a.shape or not dtype:
         return State(dtype, shape)
-    return State(
-        dtype, shape, tuple(x if x == y else None for x, y in zip(a.items, b.items, strict=True))
-    )
+    return State(dtype, shape, tuple(x if x == y else None for x, y in zip(a.items, b.items, strict=True)))
 
 
 def fits(dtype: int, item: Element) -> Element:

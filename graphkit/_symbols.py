@@ -7,7 +7,8 @@ exact, minimum, maximum) becomes a named size of its own: a pure function of its
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping
 
 Size = int | str
 Monomial = tuple[str, ...]
@@ -26,7 +27,7 @@ class Symbols:
         self._texts: dict[frozenset[tuple[Monomial, int]], str] = {}
         self._signed: set[str] = set()  # names of sizes that may be negative
         self._fresh: dict[Hashable, str] = {}
-        self._minima: dict[Size, tuple[Size, Size]] = {}
+        self._parts: dict[Size, tuple[str, Size, Size]] = {}  # what sizes that are no polynomials are made of
 
     def __len__(self) -> int:
         return len(self._polynomials)
@@ -132,7 +133,7 @@ class Symbols:
             quotient = abs(a) // abs(b)
             return quotient if (a < 0) == (b < 0) else -quotient
         exact = self._exact_quotient(a, b)
-        return self._opaque(f"({a})//({b})", (a, b)) if exact is None else exact
+        return self._opaque("div", f"({a})//({b})", a, b) if exact is None else exact
 
     def _exact_quotient(self, a: Size, b: Size) -> Size | None:
         """a / b where every term of a is a multiple of b's single term, or a = b; else None."""
@@ -156,9 +157,7 @@ class Symbols:
             return a
         if self.nonnegative(self.sub(a, b)):
             return b
-        name = self._opaque(f"min({', '.join(sorted((str(a), str(b))))})", (a, b))
-        self._minima[name] = (a, b)
-        return name
+        return self._opaque("min", f"min({', '.join(sorted((str(a), str(b))))})", a, b)
 
     def maximum(self, a: Size, b: Size) -> Size:
         """The larger one."""
@@ -166,15 +165,29 @@ class Symbols:
             return a
         if self.nonnegative(self.sub(b, a)):
             return b
-        some = any(self.nonnegative(size) for size in (a, b))
-        text = f"max({', '.join(sorted((str(a), str(b))))})"
-        return self._opaque(text, () if some else (a, b))
+        return self._opaque("max", f"max({', '.join(sorted((str(a), str(b))))})", a, b)
 
-    def _opaque(self, text: str, parts: tuple[Size, ...]) -> str:
-        name = self.fresh(text, text)
-        if not all(self.nonnegative(part) for part in parts):
+    def _opaque(self, kind: str, text: str, a: Size, b: Size) -> str:
+        name = self.fresh((kind, text), text)
+        self._parts[name] = (kind, a, b)
+        signs = [self.nonnegative(part) for part in (a, b)]
+        if not (any(signs) if kind == "max" else all(signs)):
             self._signed.add(name)
         return name
+
+    def value(self, size: Size, sizes: Mapping[str, int]) -> int:
+        """The number that an expression is for these values of the named sizes."""
+        if isinstance(size, int):
+            return size
+        if size in sizes:
+            return sizes[size]
+        if size in self._parts:
+            kind, *parts = self._parts[size]
+            a, b = (self.value(part, sizes) for part in parts)
+            quotient = self.div(a, b) if kind == "div" else {"min": min, "max": max}[kind](a, b)
+            return int(quotient or 0)
+        terms = self._polynomials[size].items()
+        return sum(factor * math.prod(self.value(atom, sizes) for atom in atoms) for atoms, factor in terms)
 
     # -- what is certain ----------------------------------------------------------------------------------
 
@@ -194,9 +207,9 @@ class Symbols:
         return self.nonnegative(size) and self._polynomials[size].get((), 0) > 0
 
     def is_minimum(self, a: Size, b: Size) -> bool:
-        """True when a is the minimum of b and a number over 1: then they are equal wherever they broadcast."""
-        parts = self._minima.get(a, ())
-        return b in parts and any(isinstance(part, int) and part > 1 for part in parts)
+        """True when a is the minimum of b and a number over 1: equal wherever the two broadcast."""
+        kind, *parts = self._parts.get(a, ("",))
+        return kind == "min" and b in parts and any(isinstance(part, int) and part > 1 for part in parts)
 
     def equal(self, a: Size, b: Size) -> bool | None:
         """Whether two expressions are certainly equal, certainly different, or neither (None)."""

@@ -1,10 +1,11 @@
 """Transfer functions of operators that move elements or whose result's shape depends on elements.
 
-Semantics as in ONNX's docs/Operators.md. A function answers None when it knows no more than ONNX's own inference.
+Semantics as in ONNX's docs/Operators.md. A function answers None when ONNX's own inference knows as much.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -50,9 +51,7 @@ def shape(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] |
 def size(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
     """Size: the product of all dimensions."""
     dims = ins[0].shape
-    if dims is None or None in dims:
-        return (scalar(None),)
-    return (scalar(symbols.product([dim for dim in dims if dim is not None])),)
+    return (scalar(None if dims is None else _product(symbols, dims)),)
 
 
 def constant_of_shape(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -64,8 +63,9 @@ def constant_of_shape(node: Node, ins: list[State], symbols: Symbols) -> tuple[S
         rank = ins[0].shape[0] if ins[0].shape else None
         return (State(dtype, (None,) * rank if isinstance(rank, int) else None),)
     state = State(dtype, dims)
-    count = int(np.prod([dim for dim in dims if isinstance(dim, int)], dtype=object))
-    if dtype not in ITEM_TYPES or not state.static or count > MAX_ITEMS:
+    sizes = state.sizes()
+    count = MAX_ITEMS + 1 if sizes is None else math.prod(sizes)
+    if dtype not in ITEM_TYPES or count > MAX_ITEMS:
         return (state,)
     item = int(onnx.numpy_helper.to_array(value).reshape(-1)[0])
     return (state._replace(items=(item,) * count),)
@@ -92,9 +92,11 @@ def _fill_rest(dims: list[Dim], source: Sequence[Dim] | None, symbols: Symbols) 
     if not gaps:
         return
     filled: Dim = None
-    if len(gaps) == 1 and source is not None and None not in source:
-        total = symbols.product([dim for dim in source if dim is not None])
-        rest = symbols.product([dim for index, dim in enumerate(dims) if index != gaps[0] and dim is not None])
+    total = _product(symbols, source) if source is not None else None
+    if len(gaps) == 1 and total is not None:
+        rest = symbols.product(
+            [dim for index, dim in enumerate(dims) if index != gaps[0] and dim is not None]
+        )
         if dims[gaps[0]] == -1 or symbols.positive(rest):
             filled = symbols.div(total, rest)
     for index in gaps:
@@ -104,10 +106,10 @@ def _fill_rest(dims: list[Dim], source: Sequence[Dim] | None, symbols: Symbols) 
 def _same_items(source: State, dims: tuple[Dim, ...]) -> State:
     """The same elements under another shape."""
     state = State(source.dtype, dims)
-    if source.items is None or not state.static:
+    sizes = state.sizes()
+    if source.items is None or sizes is None or math.prod(sizes) != len(source.items):
         return state
-    fits = int(np.prod(dims, dtype=object)) == len(source.items)
-    return state._replace(items=source.items) if fits else state
+    return state._replace(items=source.items)
 
 
 def flatten(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -116,8 +118,12 @@ def flatten(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...]
     if dims is None:
         return None
     axis = _axis(node.attr("axis", 1), len(dims))
-    known = [None if None in part else symbols.product(list(part)) for part in (dims[:axis], dims[axis:])]  # type: ignore[arg-type]
-    return (_same_items(ins[0], tuple(known)),)
+    return (_same_items(ins[0], (_product(symbols, dims[:axis]), _product(symbols, dims[axis:]))),)
+
+
+def _product(symbols: Symbols, dims: Sequence[Dim]) -> Dim:
+    known = [dim for dim in dims if dim is not None]
+    return symbols.product(known) if len(known) == len(dims) else None
 
 
 def expand(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -127,13 +133,10 @@ def expand(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] 
         return None
     dims = broadcast(symbols, source.shape, _sizes(symbols, target.items))
     state = State(source.dtype, dims)
-    array = to_array(source)
-    if array is None or dims is None or not state.static or np.prod(dims, dtype=object) > MAX_ITEMS:
+    array, sizes = to_array(source), state.sizes()
+    if array is None or sizes is None or math.prod(sizes) > MAX_ITEMS:
         return (state,)
-    try:
-        return (of_array(source.dtype, np.broadcast_to(array, [int(dim) for dim in dims])),)  # type: ignore[arg-type]
-    except ValueError:
-        return (state,)
+    return (of_array(source.dtype, np.broadcast_to(array, sizes)),)
 
 
 def range_(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -161,8 +164,8 @@ def tile(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | 
     for dim, times in zip(dims, repeats, strict=True):
         out.append(None if dim is None or times is None else symbols.mul(dim, times))
     state = State(ins[0].dtype, tuple(out))
-    array, counts = to_array(ins[0]), ins[1].ints()
-    if array is None or counts is None or np.prod(out, dtype=object) > MAX_ITEMS:
+    array, counts, sizes = to_array(ins[0]), ins[1].ints(), state.sizes()
+    if array is None or counts is None or sizes is None or math.prod(sizes) > MAX_ITEMS:
         return (state,)
     return (of_array(ins[0].dtype, np.tile(array, counts)),)
 
@@ -206,13 +209,13 @@ def gather(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] 
         return (State(data.dtype, None),)
     axis = _axis(node.attr("axis", 0), len(data.shape))
     state = State(data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
-    array, where = to_array(data), indices.ints()
-    if array is None or where is None or not state.static:
+    array, where, picked = to_array(data), indices.ints(), indices.sizes()
+    if array is None or where is None or picked is None:
         return (state,)
     if any(not -array.shape[axis] <= index < array.shape[axis] for index in where):
         return (state,)
-    taken = np.take(array, np.array(where, dtype=np.int64).reshape(indices.shape), axis=axis)
-    return (of_array(data.dtype, np.asarray(taken, dtype=object).reshape(state.shape)),)  # type: ignore[arg-type]
+    taken = np.take(array, np.array(where, dtype=np.int64).reshape(-1), axis=axis)
+    return (of_array(data.dtype, taken.reshape((*array.shape[:axis], *picked, *array.shape[axis + 1 :]))),)
 
 
 def unsqueeze(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -232,7 +235,7 @@ def squeeze(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...]
     if dims is None:
         return None
     if axes is None:
-        if not ins[0].static or (len(ins) > 1 and ins[1] is not UNKNOWN):
+        if ins[0].sizes() is None or (len(ins) > 1 and ins[1] is not UNKNOWN):
             return (State(ins[0].dtype, None),)
         axes = [index for index, dim in enumerate(dims) if dim == 1]
     gone = {_axis(axis, len(dims)) for axis in axes}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from onnx import TensorProto
 
-from graphkit._state import INT_TYPES, ITEM_TYPES, MAX_ITEMS, UNKNOWN, Element, State, fits, of_array, to_array
+from graphkit._state import (
+    INT_TYPES,
+    ITEM_TYPES,
+    UNKNOWN,
+    Element,
+    State,
+    aligned,
+    fits,
+)
 from graphkit._symbols import Size, Symbols
 from graphkit.node import Dim, Node
 
@@ -15,11 +22,12 @@ Transfer = Callable[[Node, list[State], Symbols], tuple[State, ...] | None]
 Binary = Callable[[Symbols, Element, Element], Element]
 
 # Results have the type and shape of the first input, and elements that are not tracked.
-SAME_AS_INPUT = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
-    "Hardmax LeakyRelu Log LogSoftmax Mish Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh "
-    "Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Trilu LRN InstanceNormalization "
-    "GroupNormalization LpNormalization MeanVarianceNormalization PRelu CumSum".split()
+SAME_AS_INPUT = (
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh"),
+    *("Ceil", "Clip", "CumSum", "Erf", "Exp", "Floor", "Log", "Reciprocal", "Round", "Sign", "Sqrt", "Trilu"),
+    *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"),
+    *("Sigmoid", "Softplus", "Softsign", "ThresholdedRelu", "Hardmax", "LogSoftmax", "Softmax"),
+    *("GroupNormalization", "InstanceNormalization", "LpNormalization", "LRN", "MeanVarianceNormalization"),
 )
 
 
@@ -108,21 +116,10 @@ COMPARISON: dict[str, Binary] = {
 def _zip(compute: Binary, symbols: Symbols, a: State, b: State, dtype: int) -> State:
     """Apply `compute` to the elements of two broadcast states."""
     shape = broadcast(symbols, a.shape, b.shape)
-    if dtype not in ITEM_TYPES or a.items is None or b.items is None:
+    rows = aligned(a, b) if dtype in ITEM_TYPES else None
+    if rows is None:
         return State(dtype, shape)
-    if a.shape == b.shape or not a.shape or not b.shape:
-        left, right = (s.items * (1 if s.shape else max(len(a.items), len(b.items))) for s in (a, b))  # type: ignore[operator]
-        if len(left) != len(right):  # a scalar beside an empty tensor
-            left, right = left[:0], right[:0]
-    else:
-        try:
-            x, y = np.broadcast_arrays(to_array(a), to_array(b))
-        except ValueError:
-            return State(dtype, shape)
-        left, right = tuple(x.reshape(-1)), tuple(y.reshape(-1))
-    if len(left) > MAX_ITEMS:
-        return State(dtype, shape)
-    return State(dtype, shape, tuple(fits(dtype, compute(symbols, u, v)) for u, v in zip(left, right, strict=True)))
+    return State(dtype, shape, tuple(fits(dtype, compute(symbols, u, v)) for u, v in zip(*rows, strict=True)))
 
 
 def arithmetic(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
@@ -145,17 +142,11 @@ def where(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...]:
     condition, x, y = ins
     shape = broadcast(symbols, condition.shape, x.shape, y.shape)
     dtype = x.dtype or y.dtype
-    arrays = [to_array(state) for state in ins]
-    if dtype not in ITEM_TYPES or any(array is None for array in arrays):
+    rows = aligned(*ins) if dtype in ITEM_TYPES else None
+    if rows is None:
         return (State(dtype, shape),)
-    try:
-        c, a, b = np.broadcast_arrays(*arrays)
-    except ValueError:
-        return (State(dtype, shape),)
-    flat = zip(c.reshape(-1), a.reshape(-1), b.reshape(-1), strict=True)
-    chosen = np.empty(c.size, dtype=object)
-    chosen[:] = [u if p == 1 or u == v else (v if p == 0 else None) for p, u, v in flat]
-    return (of_array(dtype, chosen.reshape(c.shape)),)
+    chosen = (u if p == 1 or u == v else (v if p == 0 else None) for p, u, v in zip(*rows, strict=True))
+    return (State(dtype, shape, tuple(chosen)),)
 
 
 def cast(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...]:
@@ -195,7 +186,12 @@ def reduction(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ..
     """ReduceProd, ReduceSum, ReduceMin and ReduceMax over all elements of a vector of sizes."""
     source = ins[0]
     axes = ins[1].ints() if len(ins) > 1 and ins[1] is not UNKNOWN else node.attr("axes")
-    if source.dtype not in INT_TYPES or not source.items or None in source.items or len(source.shape or ()) != 1:
+    if (
+        source.dtype not in INT_TYPES
+        or not source.items
+        or None in source.items
+        or len(source.shape or ()) != 1
+    ):
         return None
     if axes not in (None, [0], [-1]) or (not axes and node.attr("noop_with_empty_axes", 0)):
         return None

@@ -263,7 +263,7 @@ def _external_file(location: str, base_dir: Path | None, tensor: str, path: Path
             tensor=tensor,
             hint="put the data file beside the model; links and '..' out of the folder are refused",
         )
-    if not file.is_file():
+    if not _is_file(file):
         raise ModelError(
             f"external data file '{location}' is missing",
             file=path,
@@ -277,4 +277,11 @@ def _is_inside(file: Path, folder: Path) -> bool:
     try:
         return file.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):  # too long, a NUL in it, links in a circle
+        return False
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a name that is too long
         return False

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph import Graph
-from graphkit.manager import Manager, PassRecord, PassStage, RunReport, Stage
+from graphkit.manager import FixpointStage, Manager, PassRecord, PassStage, RunReport, Stage
 from graphkit.model import Model, PathLike
+from graphkit.passes._bindings import resolve
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof, default_tolerance
 from graphkit.registry import Registry
@@ -93,14 +94,13 @@ def optimize(
     that raises or breaks the graph.
     """
     model = model if isinstance(model, Model) else Model.load(model)
-    plugins = tuple(plugins)
     registry = registry or Registry(plugins)
     stages = [*_bind_stage(bind, registry), *registry.stages(passes)]
     graph = Graph.of(model)
     tolerance = tolerance or default_tolerance(graph)
     evidence, excuse = (None, "not asked for")
     if verify != "none":
-        evidence, excuse = gather(model, bind, inputs, seed)
+        evidence, excuse = gather(model, _bindings(stages), inputs, seed)
     manager = Manager(
         graph,
         verify=_judge(evidence, tolerance) if verify == "each" else None,
@@ -108,7 +108,7 @@ def optimize(
         stop_after=stop_after,
         watch=watch,
         crash_dir=crash_dir,
-        plugins=plugins,
+        plugins=registry.plugins,
     )
     report = manager.run(stages)
     result = graph.to_model()
@@ -137,6 +137,17 @@ def _bind_stage(bind: Bindings | None, registry: Registry) -> list[Stage]:
     return [PassStage(cls(dims=dims), f"static-shapes{{{text}}}")]
 
 
+def _bindings(stages: Iterable[Stage]) -> dict[str, int | str | Sequence[int]]:
+    """All sizes that static-shapes will bind: the original is compared at these."""
+    found: dict[str, int | str | Sequence[int]] = {}
+    for stage in stages:
+        if isinstance(stage, FixpointStage):
+            found.update(_bindings(stage.stages))
+        elif stage.pass_.name == "static-shapes":
+            found.update(getattr(stage.pass_, "dims", ()))
+    return found
+
+
 def _size_text(size: int | str | Sequence[int]) -> str:
     return str(size) if isinstance(size, int | str) else "x".join(map(str, size))
 
@@ -161,8 +172,13 @@ def bound_model(model: Model, bind: Bindings | None) -> Model:
     """The model with other input shapes and nothing else changed; declared shapes inside it are dropped."""
     if not bind:
         return model
-    from graphkit.passes.static_shapes import bind_inputs
-
     graph = Graph.of(model)
-    bind_inputs(graph, tuple((name, _size_text(size)) for name, size in bind.items()))
-    return graph.to_model()
+    bindings = resolve(graph, tuple((name, _size_text(size)) for name, size in bind.items()))
+    for value, type_ in bindings.types.items():
+        graph.set_input_type(value, type_)
+    for inner in graph.walk():
+        inner.declared.clear()
+    bound = graph.to_model()
+    for info in bound.proto.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    return bound

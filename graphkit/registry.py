@@ -45,6 +45,7 @@ BUILTIN: dict[str, str] = {
     "fuse-rmsnorm": "graphkit.passes.fuse_rmsnorm:FuseRmsnorm",
     "fuse-gelu": "graphkit.passes.fuse_gelu:FuseGelu",
     "fuse-layernorm-gelu": "graphkit.passes.fuse_layernorm_gelu:FuseLayernormGelu",
+    "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
 _SIMPLIFY = "fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
@@ -61,7 +62,7 @@ PRESETS: dict[str, str] = {
     ),
     "mnn": (
         f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,"
-        "fuse-gelu{form=mnn},fuse-matmul-add,cse,cleanup"
+        "fuse-gelu{form=mnn},fuse-matmul-add,spell-for-mnn,cse,cleanup"
     ),
 }
 
@@ -135,17 +136,19 @@ class Registry:
 
     def __init__(self, plugins: Iterable[str] = ()) -> None:
         self._passes: dict[str, PassInfo] = {}
+        self.plugins = tuple(plugins)
         for name, target in BUILTIN.items():
-            self._add(PassInfo(name, "graphkit", target))
+            self.add(PassInfo(name, "graphkit", target))
         for entry in entry_points(group=GROUP):
             dist = entry.dist
             source = f"{dist.name} {dist.version}" if dist is not None else entry.value
-            self._add(PassInfo(entry.name, source, entry))
-        for plugin in plugins:
+            self.add(PassInfo(entry.name, source, entry))
+        for plugin in self.plugins:
             for cls in load_plugin(plugin):
-                self._add(PassInfo(cls.name, plugin, cls))
+                self.add(PassInfo(cls.name, plugin, cls))
 
-    def _add(self, info: PassInfo) -> None:
+    def add(self, info: PassInfo) -> None:
+        """Offer one more pass. Raises UsageError when its name is taken, naming both sources."""
         known = self._passes.get(info.name)
         if known is not None or info.name in PRESETS:
             other = known.source if known else "a preset of graphkit"

@@ -35,7 +35,7 @@ class Bindings:
 
 
 def resolve(graph: Graph, options: Iterable[tuple[str, str]]) -> Bindings:
-    """Work out new input types. Raises UsageError for unknown names, bad sizes, wrong ranks, contradictions."""
+    """Work out new input types. Raises UsageError for unknown names, bad sizes, wrong ranks, conflicts."""
     return _Resolver(graph).resolve(options)
 
 
@@ -64,9 +64,7 @@ class _Resolver:
                 bindings.types[value] = bindings.after[value]
         return bindings
 
-    def _bound(
-        self, value: str, shape: tuple[Dim, ...] | None, notes: list[str]
-    ) -> tuple[Dim, ...] | None:
+    def _bound(self, value: str, shape: tuple[Dim, ...] | None, notes: list[str]) -> tuple[Dim, ...] | None:
         if shape is None:
             sizes = [self.places[place] for place in sorted(self.places) if place[0] == value]
             return tuple(sizes) or None
@@ -104,7 +102,9 @@ class _Resolver:
     def _bind_place(self, value: str, axis: int, text: str, key: str) -> None:
         shape = self.types[value].shape
         if shape is None:
-            raise UsageError(f"the rank of input '{value}' is unknown", hint=f"give its whole shape: {value}=1x2x3")
+            raise UsageError(
+                f"the rank of input '{value}' is unknown", hint=f"give its whole shape: {value}=1x2x3"
+            )
         if not -len(shape) <= axis < len(shape):
             raise UsageError(f"input '{value}' has {len(shape)} axes; there is no '{key}'")
         self._bind_axis(value, axis % len(shape), shape, _size(text, key), key)
@@ -114,7 +114,9 @@ class _Resolver:
         if isinstance(dim, str):
             self._bind_name(dim, size, key)
         elif self.places.setdefault((value, axis), size) != size:
-            raise UsageError(f"'{key}' asks for {size}, but {value}[{axis}] is {self.places[value, axis]} already")
+            raise UsageError(
+                f"'{key}' asks for {size}, but {value}[{axis}] is {self.places[value, axis]} already"
+            )
 
     def _bind_input(self, value: str, text: str) -> None:
         shape = self.types[value].shape

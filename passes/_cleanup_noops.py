@@ -136,21 +136,33 @@ def same_order(graph: Graph, node: Node) -> Outcome:
 
 @rule("Slice")
 def whole_slice(graph: Graph, node: Node) -> Outcome:
-    """Slice from the first to the last element of every axis it names."""
+    """Slice by steps of 1 that takes every element of every axis."""
+    steps = const_ints(graph, node.input(4)) if node.input(4) else (1,)
+    if steps is None or set(steps) - {1}:
+        return None
+    if same_shape(graph, node.inputs[0], node.outputs[0]) or _takes_all(graph, node):
+        return pass_on(node, node.inputs[0], "remove Slice of everything")
+    return None
+
+
+def _takes_all(graph: Graph, node: Node) -> bool:
     starts, ends = ints_of(graph, node, 1, "starts"), ints_of(graph, node, 2, "ends")
-    if starts is None or ends is None:
-        return None
     axes = ints_of(graph, node, 3, "axes")
-    steps = const_ints(graph, node.input(4)) if node.input(4) else (1,) * len(starts)
-    if (node.input(3) and axes is None) or steps is None or set(steps) - {1}:
-        return None
+    if starts is None or ends is None or (node.input(3) and axes is None):
+        return False
     shape = graph.shape(node.inputs[0])
     for axis, start, end in zip(axes or range(len(starts)), starts, ends, strict=True):
         dim = shape[axis] if shape is not None else None
         size = dim if isinstance(dim, int) else math.inf
         if not (start == 0 or start <= -size) or end < min(size, UNBOUNDED):
-            return None
-    return pass_on(node, node.inputs[0], "remove Slice of everything")
+            return False
+    return True
+
+
+@rule("Split")
+def single_part(graph: Graph, node: Node) -> Outcome:
+    """Split into one part."""
+    return pass_on(node, node.inputs[0], "remove Split into one") if len(node.outputs) == 1 else None
 
 
 @rule("Concat", "Sum", "Max", "Min", "Mean")
@@ -206,6 +218,7 @@ NOOPS = (
     keeping_expand,
     same_order,
     whole_slice,
+    single_part,
     single_input,
     zero_pad,
     single_element_reduce,

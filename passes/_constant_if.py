@@ -46,7 +46,10 @@ def _inline(graph: Graph, node: Node, branch: Graph) -> list[Node]:
                 names[value] = graph.new_name(f"{node.label}/{value}")
     protos = [_renamed(_body.write_node(item), names) for item in branch.nodes]
     weights = {names[name]: weight.array() for name, weight in branch.initializers.items()}
-    before, made = node._next, [(o, names.get(i, i)) for i, o in zip(branch.outputs, node.outputs, strict=True)]
+    before, made = (
+        node._next,
+        [(o, names.get(i, i)) for i, o in zip(branch.outputs, node.outputs, strict=True)],
+    )
     graph.remove(node)
     for name, array in weights.items():
         graph.define_constant(name, array)
@@ -78,7 +81,9 @@ def _rename(proto: NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _rename_graph(proto: GraphProto, names: Mapping[str, str]) -> None:
-    for entry in (*proto.input, *proto.output, *proto.initializer, *proto.value_info):
-        entry.name = names.get(entry.name, entry.name)
+    for info in (*proto.input, *proto.output, *proto.value_info):
+        info.name = names.get(info.name, info.name)
+    for tensor in proto.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
     for node in proto.node:
         _rename(node, names)

@@ -1,7 +1,7 @@
 """Compute the values of a region of constant nodes: data movement in numpy, the rest in onnxruntime.
 
-A region runs as one small model, without optimizations, so that every operator has exactly the meaning it has in the
-reference. Where onnxruntime refuses the whole, halves are tried, and for a single node ONNX's reference.
+A region runs as one small model, without optimizations, so that every operator means exactly what it means in
+the reference. Where onnxruntime refuses the whole, halves are tried, and for a single node ONNX's reference.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from graphkit import _body
-from graphkit._evaluate import Scope
+from graphkit._evaluate import Scope, values_of
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.weights import make_weight
@@ -49,10 +49,8 @@ def _from_scope(nodes: Sequence[Node], scope: Scope, values: Values) -> None:
     for node in nodes:
         for value in node.outputs:
             state = scope.states.get(value) if value else None
-            ints = state.ints() if state is not None else None
-            if state is not None and ints is not None:
-                dtype = onnx.helper.tensor_dtype_to_np_dtype(state.dtype)
-                values[value] = np.array(ints, dtype=dtype).reshape(state.shape)  # type: ignore[arg-type]
+            if state is not None and state.known:
+                values[value] = values_of(state)
 
 
 def _needed(graph: Graph, nodes: Sequence[Node], wanted: Sequence[str], values: Values) -> list[Node]:
@@ -190,6 +188,3 @@ def _reference(graph: Graph, node: Node, values: Values, failed: dict[Node, str]
     values.update(
         (name, np.asarray(array)) for name, array in zip(wanted, results, strict=True) if array is not None
     )
-
-
-__all__ = ["NodeProto", "evaluate"]

@@ -16,7 +16,9 @@ RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 KNOWN_DOMAINS = ("", "ai.onnx.ml")
-_GROWS = frozenset(("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Pad", "Resize", "Upsample"))
+_GROWS = frozenset(
+    ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Pad", "Resize", "Upsample")
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def _too_large(graph: Graph, node: Node, evaluator: Evaluator, scope: Scope, lim
 
 
 def _nbytes(state: State) -> int | None:
-    if not state.static or not state.dtype or state.dtype == TensorProto.STRING:
+    sizes = state.sizes()
+    if sizes is None or state.dtype in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
-    return tensor_nbytes(state.dtype, tuple(int(dim) for dim in state.shape or ()))  # type: ignore[arg-type]
+    return tensor_nbytes(state.dtype, tuple(sizes))

@@ -234,3 +234,19 @@ _ERF_ORDERS = {(head, "Erf(0)", "Add(1,#)", *tail) for head in ("Mul(x,#)", "Div
 _TANH_ORDERS = {
     ("Pow(x,#)", "Mul(0,#)", "Add(x,1)", "Mul(2,#)", "Tanh(3)", "Add(4,#)", "Mul(5,#)", "Mul(x,6)"),
 }
+
+
+def belongs_to_gelu(graph: Graph, node: Node) -> bool:
+    """True for the last node of a Gelu spelled out, and for one whose result goes into an Erf.
+
+    Other rules must keep their hands off these, or MNN no longer sees the Gelu.
+    """
+    if any(user.op_type == "Erf" for user in graph.consumers(node.outputs[0])):
+        return True
+    acts, level = [], [node]
+    for _ in range(4):
+        level = [above for below in level for value in below.inputs if (above := graph.producer(value))]
+        acts += [above for above in level if _match.is_op(above, *_KERNELS)]
+        level = [above for above in level if _match.is_op(above, "Mul", "Add", "Div")]
+    found = [find_gelu(graph, act) for act in acts]
+    return any(isinstance(gelu, GeluMatch) and gelu.output == node.outputs[0] for gelu in found)

@@ -64,8 +64,8 @@ def find_norm(graph: Graph, root: Node) -> NormMatch | str | None:
         return head
     centre = _centred(graph, head.value, head.axes)
     tail = _find_tail(graph, root, head, centre)
-    if tail is None:
-        return None
+    if tail is None or isinstance(tail, str):
+        return tail
     output, tail_nodes = tail
     before, x = centre if centre else ((), head.value)
     nodes = tuple(dict.fromkeys((*before, *head.nodes, root, *tail_nodes)))
@@ -123,7 +123,7 @@ def _centred(graph: Graph, value: str, axes: tuple[int, ...]) -> tuple[tuple[Nod
 
 def _find_tail(
     graph: Graph, root: Node, head: _Head, centre: tuple[tuple[Node, ...], str] | None
-) -> tuple[str, tuple[Node, ...]] | None:
+) -> tuple[str, tuple[Node, ...]] | str | None:
     """The result and the nodes behind the root: value / root, value · (1 / root), value · root^-½."""
     nodes: list[Node] = []
     inverse = root.op_type == "Pow" and _root_exponent(graph, root) == -0.5
@@ -134,7 +134,7 @@ def _find_tail(
         inverse, current = True, node.outputs[0]
         node = _match.next_op(graph, current, "Mul")
     if node is None or node.op_type != ("Mul" if inverse else "Div"):
-        return None
+        return _why_shared(graph, current)
     if node.op_type == "Div" and node.inputs[1] != current:
         return None
     other = node.inputs[1] if node.inputs[0] == current else node.inputs[0]
@@ -146,10 +146,37 @@ def _find_tail(
     return node.outputs[0], (*nodes, node)
 
 
+def _why_shared(graph: Graph, value: str) -> str | None:
+    uses = {user.op_type for user in graph.consumers(value)}
+    if {"Div", "Mul", "Reciprocal"} & uses and graph.use_count(value) > 1:
+        return f"'{value}' inside the normalization is used elsewhere"
+    return None
+
+
 def _is_reciprocal(graph: Graph, node: Node, value: str) -> bool:
     if node.op_type == "Reciprocal":
         return True
     return node.op_type == "Div" and node.inputs[1] == value and graph.scalar(node.inputs[0]) == 1.0
+
+
+def op_source(graph: Graph, found: NormMatch) -> tuple[str, str] | str:
+    """Input and result of an operator for this match, with Casts around it taken in; a reason when types mix.
+
+    The operator computes in float32 whatever its type is (`stash_type` 1), so Casts to float32 or double
+    before and back to the type of x after are part of it.
+    """
+    cast = _match.next_op(graph, found.output, "Cast")
+    before = _match.made_by(graph, found.x, "Cast")
+    types = {graph.dtype(found.x), graph.dtype(found.value), graph.dtype(found.output)}
+    if cast is not None:
+        to = cast.attr("to")
+        if before is not None and graph.dtype(before.inputs[0]) == to and to in _match.FLOATS:
+            return before.inputs[0], cast.outputs[0]
+        if graph.dtype(found.x) == to:
+            return found.x, cast.outputs[0]
+    if len(types) > 1:
+        return "the input and the result are of different types"
+    return found.x, found.output
 
 
 def find_affine(

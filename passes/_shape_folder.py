@@ -6,12 +6,14 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from graphkit._evaluate import Evaluator, Scope
+from graphkit._evaluate import Evaluator, Scope, values_of
 from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.node import Node, TensorType
+from graphkit.passes._shape_index import Indices
 from graphkit.passes._shape_plans import Plan, Planner, plan_of_node
 from graphkit.passes._shape_targets import expand_target, reshape_target
+from graphkit.passes._shape_views import VIEWS, origin, takes_constant, transposed_batch, view, view_proto
 from graphkit.rewrite import Change, Refusal
 
 RULE = "fold-shapes"
@@ -19,19 +21,22 @@ _KEEP_SHAPE = ("Reshape", "Expand", "Tile", "Slice", "Flatten", "Squeeze")
 
 
 class Folder:
-    """Applies all rewrites to one graph after another; `changes`, `kinds` and `refusals` collect what happened."""
+    """Applies all rewrites to one graph after another.
+
+    `changes`, `kinds` and `refusals` collect what happened; `closed` is set when the gate said no.
+    """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.planner = Planner(evaluator)
         self.changes: list[Change] = []
         self.kinds: list[str] = []
         self.refusals: list[Refusal] = []
-        self.closed = False  # the gate said no: no more rewrites
+        self.closed = False
         self._constants: dict[tuple[int, Plan], str] = {}
 
     def fold(self, scope: Scope) -> None:
         """Rewrite one graph; the graphs inside it are not touched."""
-        for step in (self._targets, self._known, self._replan):
+        for step in (self._targets, self._views, self._known, self._replan):
             if not self.closed:
                 step(scope)
 
@@ -63,12 +68,8 @@ class Folder:
             self._constant_target(scope, node, source, result)
 
     def _bypass(self, graph: Graph, node: Node) -> None:
-        value, out = node.inputs[0], node.outputs[0]
         if self._allows(graph, node, f"remove {node.op_type} to the same shape", "kept shape"):
-            feeders = [p for v in node.inputs if (p := graph.producer(v)) is not None]
-            graph.remove(node)
-            graph.bypass(out, value)
-            graph.remove_dead(feeders)
+            _bypass(graph, node, node.inputs[0])
 
     def _constant_target(self, scope: Scope, node: Node, source: State, result: State) -> None:
         graph, target = scope.graph, node.inputs[1]
@@ -85,31 +86,65 @@ class Folder:
             return
         if self._allows(graph, node, f"{node.op_type} to the constant {list(found)}", "constant target"):
             name = self._constant(graph, ("Const", (len(found),), found))
-            before = graph.producer(target)
-            if node.attr("allowzero", 0):
-                proto = _without_allowzero(node, name)
-                graph.replace_node(node, proto)
-            else:
-                graph.set_input(node, 1, name)
-            graph.remove_dead([before] if before is not None else [])
+            _replace(graph, node, _with_target(node, name))
+
+    # -- chains of views, and gathers that are views ---------------------------------------------------------
+
+    def _views(self, scope: Scope) -> None:
+        for node in scope.graph.by_op("Reshape"):
+            self._transpose(scope, node)  # before the Reshapes in it are merged with others
+        indices = Indices(scope, self.planner.symbols)
+        for node in scope.graph.nodes:
+            if self.closed:
+                return
+            if not node.domain and node.op_type in VIEWS:
+                self._view(scope, node)
+            elif not node.domain and node.op_type in ("Gather", "GatherND") and indices.is_view(node):
+                source = origin(scope, node.inputs[0])
+                self._put_view(scope, node, source, f"{node.op_type} that takes everything in order")
+
+    def _transpose(self, scope: Scope, node: Node) -> None:
+        found = transposed_batch(scope, self.planner.symbols, node)
+        if found is not None and self._allows(scope.graph, node, f"transpose to {found[1]} at once", "view"):
+            value, perm = found
+            proto = onnx.helper.make_node("Transpose", [value], node.outputs, name=node.name, perm=perm)
+            _replace(scope.graph, node, proto)
+
+    def _view(self, scope: Scope, node: Node) -> None:
+        source = origin(scope, node.inputs[0])
+        if source != node.inputs[0] and scope[node.outputs[0]].shape is not None:
+            self._put_view(scope, node, source, f"{node.op_type} of a view")
+
+    def _put_view(self, scope: Scope, node: Node, source: str, what: str) -> None:
+        graph, result = scope.graph, scope[node.outputs[0]].shape or ()
+        found = view(scope, source, result)
+        if found is None or not self._allows(graph, node, f"{what}: {found[0]} {found[1]}", "view"):
+            return
+        op, numbers = found
+        if numbers or op == "Reshape":
+            takes = takes_constant(graph, op)
+            constant = self._constant(graph, ("Const", (len(numbers),), tuple(numbers))) if takes else ""
+            _replace(graph, node, view_proto(graph, node, source, op, numbers, constant))
+        else:
+            _bypass(graph, node, source)
 
     # -- values that are known -------------------------------------------------------------------------------
 
     def _known(self, scope: Scope) -> None:
-        """Replace values known in full by constants; last nodes first, so that what only they need goes too."""
+        """Replace values known in full by constants; last nodes first, so that what only they need goes."""
         graph = scope.graph
-        used_before = [node for node in graph.nodes if _is_known(scope, node)]
-        for node in reversed(used_before):
+        known = [node for node in graph.nodes if _is_known(scope, node) and _is_used(graph, node)]
+        for node in reversed(known):
             used = [value for value in node.outputs if value and graph.is_used(value)]
             if not used:
                 graph.remove(node)
                 continue
             if not self._allows(graph, node, f"fold {node.op} of known sizes", "known value"):
                 return
-            feeders = [p for v in graph.values_used_by(node) if (p := graph.producer(v)) is not None]
+            feeders = _feeders(graph, node)
             graph.remove(node)
             for value in used:
-                graph.define_constant(value, _array(scope[value]))
+                graph.define_constant(value, values_of(scope[value]))
             graph.remove_dead(p for p in feeders if p.alive and not _is_known(scope, p))
 
     # -- what is left of shape arithmetic --------------------------------------------------------------------
@@ -197,15 +232,16 @@ def _is_known(scope: Scope, node: Node) -> bool:
     if node.op_type == "Constant" and not node.domain:
         return False
     states = [scope.states.get(value) for value in node.outputs if value]
-    return bool(states) and all(state is not None and state.items is not None and state.known for state in states)
+    return bool(states) and all(
+        state is not None and state.items is not None and state.known for state in states
+    )
 
 
-def _array(state: State) -> np.ndarray:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(state.dtype)
-    return np.array(state.ints(), dtype=dtype).reshape([int(dim) for dim in state.shape or ()])  # type: ignore[arg-type]
+def _is_used(graph: Graph, node: Node) -> bool:
+    return any(graph.is_used(value) for value in node.outputs if value)
 
 
-def _without_allowzero(node: Node, target: str) -> NodeProto:
+def _with_target(node: Node, target: str) -> NodeProto:
     proto = NodeProto()
     proto.CopyFrom(node.proto)
     proto.input[1] = target
@@ -213,3 +249,22 @@ def _without_allowzero(node: Node, target: str) -> NodeProto:
     del proto.attribute[:]
     proto.attribute.extend(kept)
     return proto
+
+
+def _feeders(graph: Graph, node: Node) -> list[Node]:
+    return [p for value in graph.values_used_by(node) if (p := graph.producer(value)) is not None]
+
+
+def _replace(graph: Graph, node: Node, proto: NodeProto) -> None:
+    """Replace a node; what only the old one needed goes."""
+    feeders = _feeders(graph, node)
+    graph.replace_node(node, proto)
+    graph.remove_dead(feeders)
+
+
+def _bypass(graph: Graph, node: Node, value: str) -> None:
+    """Let `value` stand for a node's first output; what only the node needed goes."""
+    feeders = _feeders(graph, node)
+    graph.remove(node)
+    graph.bypass(node.outputs[0], value)
+    graph.remove_dead(feeder for feeder in feeders if feeder.alive)

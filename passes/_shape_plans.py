@@ -109,7 +109,9 @@ class Planner:
             if shape and self.ranks[source] == 1:
                 return ("Shape", source)
             return ("Gather", ("Shape", source), const(shape, (axis,)))
-        terms = [self._term(factor, atoms, shape) for factor, atoms in sorted(self.symbols.terms(size), key=_order)]
+        terms = [
+            self._term(factor, atoms, shape) for factor, atoms in sorted(self.symbols.terms(size), key=_order)
+        ]
         total = terms[0]
         for term in terms[1:]:
             total = ("Add", total, term)

@@ -8,13 +8,11 @@ from graphkit._state import Items
 from graphkit.node import Dim
 
 
-def reshape_target(
-    source: Sequence[Dim], result: Sequence[Dim], target: Items
-) -> tuple[int, ...] | None:
+def reshape_target(source: Sequence[Dim], result: Sequence[Dim], target: Items) -> tuple[int, ...] | None:
     """A constant target of Reshape (allowzero = 0) with the same meaning, None when there is none.
 
-    Axes that keep their place and size are copied (0). One −1 may stand where the target had it already, or where
-    all other sizes are numbers above 0: elsewhere a size of 0 would make it undefined.
+    Axes that keep their place and size are copied (0). One −1 may stand where the target had it already, or
+    where all other sizes are numbers above 0: elsewhere a size of 0 would make it undefined.
     """
     found: list[int] = []
     gap = -1
@@ -37,7 +35,7 @@ def reshape_target(
 
 
 def expand_target(source: Sequence[Dim], result: Sequence[Dim]) -> tuple[int, ...] | None:
-    """A constant target of Expand: 1 where the input has the size already; None where a named size must be made."""
+    """A constant target of Expand: 1 where the input has the size; None when a named size must be made."""
     lead = len(result) - len(source)
     found: list[int] = []
     for index, dim in enumerate(result):

@@ -20,11 +20,11 @@ class Cleanup:
 
     Removes Identity; Dropout in inference; Cast to the same type; Reshape, Flatten, Squeeze, Expand, Tile to
     the same shape; Transpose that moves nothing; Slice of everything; Concat, Sum, Max, Min, Mean of one
-    input; Pad by nothing; reductions over axes of size 1; adding 0 or False, multiplying by, dividing by or
-    raising to 1 with a constant of one element (an input of -0.0 then stays -0.0). Then unused nodes, unused
-    optional outputs, unused outputs of If, equal and unused initializers, unused local functions and imports
-    of operator sets. Subgraphs are cleaned too. In a file of IR version 3 initializers stop being graph
-    inputs, and the version becomes 4.
+    input; Split into one part; Pad by nothing; reductions over axes of size 1; adding 0 or False, multiplying
+    by, dividing by or raising to 1 with a constant of one element (an input of -0.0 then stays -0.0). Then
+    unused nodes, unused optional outputs, unused outputs of If, equal and unused initializers, unused local
+    functions and imports of operator sets. Subgraphs are cleaned too. In a file of IR version 3 initializers
+    stop being graph inputs, and the version becomes 4.
 
     Refuses Dropout in training mode or with its mask used, constants that add axes to the result, and (unless
     asked) to change the model's inputs. Names, order, types and shapes of graph outputs are kept, and so is

@@ -20,6 +20,8 @@ _RANDOM = frozenset(f"Random{kind}{like}" for kind in ("Normal", "Uniform") for 
     "Dropout",
 }
 _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"))
+# onnxruntime changes sequences that a Loop carries in place: two that are equal must stay two.
+_SEQUENCES = ("Sequence", "SplitToSequence", "Optional", "Loop", "Scan")
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 _MICROSOFT_RANDOM = ("Dropout", "Sampling", "Random")
 
@@ -33,8 +35,9 @@ class Cse:
     are merged when these are equal to the byte. Graph outputs keep their names: of two equal ones the second
     becomes an Identity.
 
-    Refuses random operators (each draws its own numbers) and Dropout, and what contains them. Leaves custom
-    domains and local functions alone, for whether they are deterministic is not known.
+    Refuses random operators (each draws its own numbers) and Dropout, and what contains them. Leaves alone
+    custom domains and local functions, for whether they are deterministic is not known, Loop and Scan, and
+    operators that make sequences, which onnxruntime may change in place.
     """
 
     name: ClassVar[str] = "cse"
@@ -55,6 +58,7 @@ class _Sweep:
         self.functions = {(domain, name) for domain, name, _ in root.functions}
         self.opset = root.opset()
         self.numbers: dict[str, int] = {}
+        self.count = 0
         self.changes: list[Change] = []
         self.refusals: list[Refusal] = []
         self.open = True
@@ -62,20 +66,21 @@ class _Sweep:
     def graph(self, graph: Graph, known: dict[Hashable, Node]) -> None:
         """Merge nodes of a graph; `known` are nodes before it, here and around it."""
         added: list[Hashable] = []
+        self.define(*graph.inputs, *graph.initializers)
         for node in graph.nodes:
             if not self.open:
                 return
             for sub in node.subgraphs.values():
                 self.graph(sub, known)
             key = self.key(graph, node)
-            if key is None:
-                continue
             first = known.get(key)
-            if first is None:
+            if key is not None and first is not None and self.worthwhile(graph, node, first):
+                self.merge(graph, node, first)
+                continue
+            self.define(*node.outputs)
+            if key is not None and first is None:
                 known[key] = node
                 added.append(key)
-            elif self.worthwhile(graph, node, first):
-                self.merge(graph, node, first)
         if graph.parent is not None:
             for key in added:
                 del known[key]
@@ -100,13 +105,21 @@ class _Sweep:
                 self.numbers[old] = self.number(new)
                 graph.bypass(old, new)
 
+    def define(self, *values: str) -> None:
+        """Give values new numbers: branches of one If may use a name for different values."""
+        for value in values:
+            self.count += 1
+            self.numbers[value] = self.count
+
     def number(self, value: str) -> int:
         """The number of a value; equal values have equal numbers."""
-        return self.numbers.setdefault(value, len(self.numbers)) if value else -1
+        return self.numbers[value] if value else 0
 
     def key(self, graph: Graph, node: Node) -> Hashable | None:
         """What makes a node equal to another; None when it must not be merged."""
         if not node.outputs or node.domain not in _DOMAINS or (node.domain, node.op_type) in self.functions:
+            return None
+        if node.op_type.startswith(_SEQUENCES):
             return None
         if _is_random(node):
             self.refusals.append(Refusal("cse", node.label, f"{node.op} is random, or contains what is"))

@@ -22,8 +22,8 @@ class FoldConstants:
 
     Whole constant regions run in onnxruntime without optimizations, so results are exactly those of the
     reference. Constant nodes become initializers; an If with a constant condition gives way to its branch.
-    Refuses: random operators and training modes, operators of unknown domains, results over `max_bytes` that are
-    larger than what they are made from (ConstantOfShape, Expand, Tile), DequantizeLinear unless
+    Refuses: random operators and training modes, operators of unknown domains, results over `max_bytes` that
+    are larger than what they are made from (ConstantOfShape, Expand, Tile), DequantizeLinear unless
     `fold_dequantize` (folding it would undo a quantization), and what onnxruntime cannot run.
     """
 

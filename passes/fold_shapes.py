@@ -17,9 +17,11 @@ from graphkit.shapes import scopes
 class FoldShapes:
     """Compute with sizes that are only known by name, and remove shape arithmetic that this settles.
 
-    Values that come out as numbers become constants. A Reshape whose target is known in part gets a constant one (0
-    copies an axis; -1 only where it means the same for sizes of 0 as well), an Expand one of ones and
-    numbers; Reshape, Expand, Tile and Slice that keep the shape go. What is left of shape arithmetic over the
+    Values that come out as numbers become constants. A Reshape whose target is known in part gets a constant
+    one (0 copies an axis; -1 only where it means the same for sizes of 0 as well), an Expand one of ones and
+    numbers; Reshape, Expand, Tile and Slice that keep the shape go. Chains of Reshape, Flatten, Squeeze and
+    Unsqueeze become one; so does Reshape, Transpose, Reshape that only merges leading axes meanwhile, and a
+    Gather or GatherND whose computed indices take everything in order. What is left of shape arithmetic over
     named sizes of graph inputs is computed once, from the shape of one input (Shape, Gather, Concat).
     Inputs whose axes have the same name are taken to agree on its size.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.node import Node
-from graphkit.passes import _linear, _match
+from graphkit.passes import _gelu, _linear, _match
 from graphkit.passes._linear import CONVOLUTIONS, PRODUCTS, Linear
 from graphkit.rewrite import Builder, Outcome, PassResult, Refusal, apply_rules, rule
 
@@ -78,7 +78,7 @@ def _arithmetic(graph: Graph, node: Node) -> Outcome:
             continue
         layer = _layer(graph, producer, node)
         if isinstance(layer, str):
-            return Refusal("conv-affine", node.label, layer)
+            return None if _gelu.belongs_to_gelu(graph, node) else Refusal("conv-affine", node.label, layer)
         vector = _linear.per_channel(constant, layer.weight.ndim, 1, layer.channels)
         if vector is None:
             return Refusal("conv-affine", node.label, "the constant is not one number a channel")
@@ -90,7 +90,7 @@ def _arithmetic(graph: Graph, node: Node) -> Outcome:
 def affine_of(
     op_type: str, vector: np.ndarray, *, constant_first: bool
 ) -> tuple[np.ndarray | None, np.ndarray | None] | None:
-    """Factor and shift of an operator with one constant operand; None for constant / y, which is not affine."""
+    """Factor and shift of an operator with one constant operand; None for constant / y: not affine."""
     if op_type == "Mul":
         return vector, None
     if op_type == "Add":

@@ -89,7 +89,7 @@ def _looks_centred(graph: Graph, root: Node) -> bool:
 
 
 def _as_op(graph: Graph, root: Node, found: NormMatch, shape: tuple[int, ...]) -> Outcome:
-    source = op_source(graph, found)
+    source = _norm.op_source(graph, found)
     if isinstance(source, str):
         return Refusal(_NAME, root.label, source)
     x, output = source
@@ -108,26 +108,6 @@ def _as_op(graph: Graph, root: Node, found: NormMatch, shape: tuple[int, ...]) -
 
 def _count(found: NormMatch, affine: Affine) -> int:
     return len(found.nodes) + len(affine.nodes)
-
-
-def op_source(graph: Graph, found: NormMatch) -> tuple[str, str] | str:
-    """Input and result of an operator for this match, with Casts around it taken in; a reason when types mix.
-
-    The operator computes in float32 whatever its type is (`stash_type` 1), so Casts to float32 or double
-    before and back to the type of x after are part of it.
-    """
-    cast = _match.next_op(graph, found.output, "Cast")
-    before = _match.made_by(graph, found.x, "Cast")
-    types = {graph.dtype(found.x), graph.dtype(found.value), graph.dtype(found.output)}
-    if cast is not None:
-        to = cast.attr("to")
-        if before is not None and graph.dtype(before.inputs[0]) == to and to in _match.FLOATS:
-            return before.inputs[0], cast.outputs[0]
-        if graph.dtype(found.x) == to:
-            return found.x, cast.outputs[0]
-    if len(types) > 1:
-        return "the input and the result are of different types"
-    return found.x, found.output
 
 
 def _as_spelling(

@@ -9,21 +9,25 @@ import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.node import Node
-from graphkit.passes import _linear, _match
+from graphkit.passes import _gelu, _linear, _match
 from graphkit.passes._linear import PRODUCTS, Linear
 from graphkit.passes.fuse_conv_bn import affine_of
 from graphkit.rewrite import Builder, Outcome, PassResult, Refusal, apply_rules, rule
+
+_VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+_MAX_VIEWS = 6
 
 
 @dataclass(frozen=True)
 class FuseMatmulAdd:
     """Fold arithmetic around MatMul and Gemm by a constant weight into the weight and one bias.
 
-    Rewrites, for y = x·W + b with constant W [K, N] and b [N]: Mul, Div, Add and Sub of y by a constant of one
-    number or N numbers (MNN: two operators less for each); Mul and Div of x by one number; several constant
-    Adds in a row into one. With x of rank 2, MatMul and Add become Gemm, and alpha and beta of a Gemm go into
-    its weights. With more axes it stays MatMul and Add: MNN merges these itself, and Reshape, Gemm, Reshape,
-    as other tools write it, would cost more.
+    Rewrites, for y = x·W + b with constant W [K, N] and b [N]: Mul, Div, Add and Sub of y by a constant of
+    one number or N numbers (MNN: two operators less for each); Mul and Div of x by one number, or of y by
+    one after Reshapes, Transposes and a MatMul with something else (attention's 1/√d goes into the query);
+    several constant Adds in a row into one. With x of rank 2, MatMul and Add become Gemm, and alpha and beta
+    of a Gemm go into its weights. With more axes it stays MatMul and Add: MNN merges these itself, and Reshape,
+    Gemm, Reshape, as other tools write it, would cost more.
 
     Refuses values that something else uses too, to scale a weight that other nodes share (it would be stored
     twice), constants that do not fit the last axis, and weights that would overflow their type.
@@ -34,7 +38,7 @@ class FuseMatmulAdd:
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrite the graph in place."""
-        return apply_rules(graph, (_behind, _in_front, _gemm_factors))
+        return apply_rules(graph, (_behind, _through_views, _in_front, _gemm_factors))
 
 
 @rule("Add", "Sub", "Mul", "Div", name="matmul-affine")
@@ -88,7 +92,8 @@ def _fold(
         return None  # MatMul and Add is what it should be
     name = "matmul-affine"
     if graph.sole_consumer(layer.output) is not node:
-        return Refusal(name, node.label, f"'{layer.output}' is used elsewhere too")
+        reason = f"'{layer.output}' is used elsewhere too"
+        return None if _gelu.belongs_to_gelu(graph, node) else Refusal(name, node.label, reason)
     keep_weight = factor is None and not _has_factors(layer.nodes[0])
     if not keep_weight and graph.use_count(layer.weight_name) > 1:
         return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
@@ -111,6 +116,41 @@ def _write(build: Builder, layer: Linear, *, keep_weight: bool, rank: int | None
     return build.op("Gemm", layer.x, layer.weight_name, bias, **attrs)
 
 
+@rule("Mul", "Div", name="matmul-scaled-later")
+def _through_views(graph: Graph, node: Node) -> Outcome:
+    """Take one number that the product is scaled by further on, such as attention's 1/√d, into the weight."""
+    scaled = _match.with_scalar(graph, node)
+    if scaled is None or (node.op_type == "Div" and not (scaled[2] and scaled[1])):
+        return None
+    layer = _layer_behind(graph, scaled[0], node, _MAX_VIEWS)
+    if layer is None or graph.use_count(layer.weight_name) > 1:
+        return None
+    number = scaled[1] if node.op_type == "Mul" else 1 / scaled[1]
+    folded = layer.scaled(np.full(layer.channels, number), None)
+    if folded is None:
+        return None
+    build = Builder(graph, layer.nodes[0])
+    y = _linear.write(build, folded, as_gemm=graph.rank(layer.output) == 2)
+    what = f"{node.op_type} further on into {layer.op_type}"
+    return build.rewrite({layer.output: y, node.outputs[0]: scaled[0]}, what)
+
+
+def _layer_behind(graph: Graph, value: str, user: Node, steps: int) -> Linear | None:
+    """The layer that a value is a view of, or a factor of a product of views; only `user` may use it."""
+    node = graph.producer(value)
+    if node is None or not steps or graph.sole_consumer(value) is not user:
+        return None
+    layer = _read(graph, value)
+    if layer is not None:
+        return layer
+    if _match.is_op(node, *_VIEWS):
+        return _layer_behind(graph, node.inputs[0], node, steps - 1)
+    if _match.is_op(node, "MatMul"):
+        found = (_layer_behind(graph, factor, node, steps - 1) for factor in node.inputs)
+        return next((layer for layer in found if layer is not None), None)
+    return None
+
+
 @rule(*PRODUCTS, name="matmul-scaled-input")
 def _in_front(graph: Graph, node: Node) -> Outcome:
     """Take one number that x is multiplied or divided by into the weight."""
@@ -127,6 +167,8 @@ def _in_front(graph: Graph, node: Node) -> Outcome:
     name = "matmul-scaled-input"
     if graph.sole_consumer(scale.outputs[0]) is not node:
         return None  # the scaled value is there anyway
+    if _gelu.belongs_to_gelu(graph, scale):
+        return None
     if graph.use_count(layer.weight_name) > 1:
         return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
     folded = replace(layer, x=x, bias=None).scaled(np.full(layer.channels, number), None)

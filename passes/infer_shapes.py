@@ -20,9 +20,9 @@ class InferShapes:
     """Infer the type and shape of every value, symbolically, and correct graph outputs declared wrongly.
 
     Types follow from graph inputs and weights; what the file declares for inner values and outputs is not
-    believed. Sizes of inputs keep their names and are computed with ("batch", "2*seq + 1"). A graph output whose
-    declared size contradicts the inferred one gets the inferred one, with a note; its element type and rank stay as
-    declared, and a contradiction there is only noted.
+    believed. Sizes of inputs keep their names and are computed with ("batch", "2*seq + 1"). A graph output
+    whose declared size contradicts the inferred one gets the inferred one, with a note; its element type and
+    rank stay as declared, and a contradiction there is only noted.
     """
 
     name: ClassVar[str] = "infer-shapes"
@@ -62,9 +62,10 @@ def _knowledge(type_: TensorType | None) -> Knowledge:
 
 
 def correct_outputs(graph: Graph, *, sharpen: bool = False) -> tuple[list[Change], list[str]]:
-    """Correct sizes that root outputs declare and inference contradicts; with `sharpen` write all that is known.
+    """Correct sizes that root outputs declare and inference contradicts.
 
-    Returns the changes and a note for each contradiction.
+    With `sharpen` sizes that are known but not declared are written too. Returns the changes and a note for
+    each contradiction.
     """
     changes: list[Change] = []
     notes: list[str] = []
@@ -86,7 +87,9 @@ def correct_outputs(graph: Graph, *, sharpen: bool = False) -> tuple[list[Change
         info.type.CopyFrom(make_info(value, fixed).type)
         graph.output_infos[value] = info
         changes.append(Change(node.label, f"output '{value}' declared {declared}, is {fixed}"))
-        if shape and any(_is_wrong(*pair, named) for pair in zip(declared.shape or (), found.shape, strict=False)):
+        if shape and any(
+            _is_wrong(*pair, named) for pair in zip(declared.shape or (), found.shape, strict=False)
+        ):
             notes.append(f"output '{value}' was declared {declared} but is {fixed}; corrected")
     return changes, notes
 

@@ -31,10 +31,10 @@ _REASONS = {
 class StaticShapes:
     """Bind sizes of graph inputs to numbers, infer all shapes again and fold what that settles.
 
-    Each option is a size by its name (`batch=1`: every input axis of that name), by its place (`"x[0]"=1`: axis
-    0 of input x, counted from the end when negative), or all of an input's sizes (`x=1x3x224x224`). Sizes that are
-    fixed already change only when named by place or input, with a note. Declared output shapes follow. Binds
-    nothing without options. Notes name sizes that are still dynamic, and nodes whose output shape
+    Each option is a size by its name (`batch=1`: every input axis of that name), by its place (`x[0]=1`: axis
+    0 of input x, counted from the end when negative), or all sizes of an input (`x=1x3x224x224`). Sizes that
+    are fixed already change only when named by place or input, with a note. Declared output shapes follow.
+    Binds nothing without options. Notes name sizes that are still dynamic, and nodes whose output shape
     depends on data. Wrong names, sizes below 1, wrong ranks and contradictions are usage errors.
     """
 
@@ -63,7 +63,9 @@ class StaticShapes:
                 inner.declared.clear()  # shapes of before, which may be wrong now
         result += _settle(graph)
         changes, notes = correct_outputs(graph, sharpen=True)
-        return result + PassResult(tuple(changes), notes=(*notes, *bindings.open_sizes(), *_data_dependent(graph)))
+        return result + PassResult(
+            tuple(changes), notes=(*notes, *bindings.open_sizes(), *_data_dependent(graph))
+        )
 
 
 def _settle(graph: Graph) -> PassResult:
@@ -75,7 +77,9 @@ def _settle(graph: Graph) -> PassResult:
         total += round_
         if not round_.modified:
             return total
-    raise GraphkitError(f"folding did not come to rest within {_ROUNDS} rounds", hint="please report this model")
+    raise GraphkitError(
+        f"folding did not come to rest within {_ROUNDS} rounds", hint="please report this model"
+    )
 
 
 def _data_dependent(graph: Graph) -> list[str]:

@@ -25,27 +25,28 @@ class Maker:
         """One of the items."""
         return items[self.draw(st.integers(0, len(items) - 1))]
 
-    def name(self, taken: list[str]) -> str:
-        """A new value name; with `shadow` it may be one that an outer or another graph uses too."""
-        if self.shadow:
-            free = [f"v{i}" for i in range(6) if f"v{i}" not in taken]
-            if free and self.draw(st.integers(0, 2)) == 0:
-                return self.pick(free)
+    def own_names(self, seen: list[str]) -> tuple[list[str], list[str]]:
+        """Names that this graph may define though others do, and what is left to be seen of the outer graphs."""
+        own = [f"v{i}" for i in range(6) if self.shadow and self.draw(st.booleans())]
+        return own, [value for value in seen if value not in own]
+
+    def name(self, own: list[str]) -> str:
+        """A new value name; taken from `own` as long as there are some."""
+        if own:
+            return own.pop()
         self.count += 1
         return f"t{self.count}"
 
-    def nodes(self, seen: list[str], size: int, depth: int) -> tuple[list[NodeProto], list[str]]:
+    def nodes(
+        self, seen: list[str], own: list[str], size: int, depth: int
+    ) -> tuple[list[NodeProto], list[str]]:
         """Nodes that read what is `seen`, and the values they make."""
         nodes: list[NodeProto] = []
         made: list[str] = []
-        used: list[str] = []
         for _ in range(size):
-            readable = [v for v in seen if v not in made] + made
+            readable = seen + made
             inputs = [self.pick(readable), self.pick(readable)]
-            used += inputs
-            # a name that was read from outside must not be defined here afterwards
-            outputs = [self.name(made + used + ["c", "n"])]
-            outputs.append(self.name(made + used + outputs))
+            outputs = [self.name(own), self.name(own)]
             kind = self.draw(st.integers(0, 8 if depth else 5))
             nodes.append(self.node(kind, inputs, outputs, readable, depth))
             made += nodes[-1].output
@@ -66,28 +67,29 @@ class Maker:
             return helper.make_node("Constant", [], outputs[:1], value=value)
         if kind == 8:
             return helper.make_node("Loop", ["n", "", inputs[0]], outputs[:1], body=self.body(seen, depth - 1))
-        branches = [self.graph([], seen, depth - 1, outputs=2) for _ in range(2)]
+        branches = [self.graph(seen, depth - 1, outputs=2) for _ in range(2)]
         return helper.make_node("If", ["c"], outputs, then_branch=branches[0], else_branch=branches[1])
 
-    def graph(self, inputs: list[str], seen: list[str], depth: int, *, outputs: int) -> GraphProto:
-        """A subgraph with float inputs that captures some of what is `seen`."""
-        nodes, made = self.nodes(seen, self.draw(st.integers(2, 3)), depth)
+    def graph(self, seen: list[str], depth: int, *, outputs: int) -> GraphProto:
+        """A branch that captures some of what is `seen`."""
+        own, seen = self.own_names(seen)
+        nodes, made = self.nodes(seen, own, self.draw(st.integers(2, 3)), depth)
         return helper.make_graph(nodes, "inner", [], [_info(v) for v in made[-outputs:]])
 
     def body(self, seen: list[str], depth: int) -> GraphProto:
         """A Loop body with one carried value."""
-        state = self.name([])
-        nodes, made = self.nodes([*(v for v in seen if v != state), state, state], 2, depth)
-        if state in made:  # it was chosen again; a graph defines each name once
-            return self.body([v for v in seen if v != state], depth)
-        keep = helper.make_node("Identity", ["cond_in"], ["cond_out"])
+        own, seen = self.own_names(seen)
+        state = self.name(own)
+        nodes, made = self.nodes([*seen, state], own, 2, depth)
+        count, going, more = ("iter", "cond_in", "cond_out") if self.shadow else map(self.name, ([], [], []))
         inputs = [
-            helper.make_tensor_value_info("iter", TensorProto.INT64, ()),
-            helper.make_tensor_value_info("cond_in", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info(count, TensorProto.INT64, ()),
+            helper.make_tensor_value_info(going, TensorProto.BOOL, ()),
             _info(state),
         ]
-        outputs = [helper.make_tensor_value_info("cond_out", TensorProto.BOOL, ()), _info(made[-1])]
-        return helper.make_graph([*nodes, keep], "body", inputs, outputs)
+        nodes.append(helper.make_node("Identity", [going], [more]))
+        outputs = [helper.make_tensor_value_info(more, TensorProto.BOOL, ()), _info(made[-1])]
+        return helper.make_graph(nodes, "body", inputs, outputs)
 
 
 def _info(name: str) -> onnx.ValueInfoProto:
@@ -105,7 +107,8 @@ def models(draw: Draw, *, shadow: bool = True, most: int = 6) -> ModelProto:
     """A valid model: inputs x0, x1 (float) and c (bool), two weights, one to three outputs."""
     maker = Maker(draw, shadow=shadow)
     seen = ["x0", "x1", "w0", "w1"]
-    nodes, made = maker.nodes(seen, draw(st.integers(1, most)), depth=2)
+    own, _ = maker.own_names(seen)
+    nodes, made = maker.nodes(seen, own, draw(st.integers(1, most)), depth=2)
     weights = [
         onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32).reshape(SHAPE) - 1, "w0"),
         onnx.numpy_helper.from_array(np.full(SHAPE, 0.5, np.float32), "w1"),

@@ -114,7 +114,11 @@ def _options(model: Path, given: dict[str, Any]) -> ConverterOptions:
             f"cannot tell the framework of '{model}' by its suffix",
             hint="say it with --framework ONNX, TF, …",
         )
-    values = {name.removeprefix(_PREFIX): v for name, v in given.items() if name.startswith(_PREFIX)}
+    values = {
+        name.removeprefix(_PREFIX): None if value is False else value  # a flag that is not there
+        for name, value in given.items()
+        if name.startswith(_PREFIX)
+    }
     return ConverterOptions.of(framework, values)
 
 

@@ -34,7 +34,7 @@ def show_conversion(report: Report, model: Model | None, result: ConvertResult) 
     name, ops = text.clean(str(result.output)), text.count(result.ops, "MNN op")
     line = f"wrote {name}  {ops}  {text.size(result.size)}  {text.seconds(total)}"
     report.say(line)
-    report.say(Text.assemble("proof: ", proof_line(result.proof)))
+    report.say(Text.assemble("proof: " if result.proof.checks else "", proof_line(result.proof)))
 
 
 def _show_warnings(report: Report, warnings: tuple[str, ...]) -> None:

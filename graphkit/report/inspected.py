@@ -26,7 +26,7 @@ def show_inspected(report: Report, data: Mapping[str, Any]) -> None:
     if data.get("subgraphs"):
         names = [f"{text.clean(name)} ({number} ops)" for name, number in data["subgraphs"].items()]
         report.say(f"subgraphs: {text.listing(names, 8)}")
-    if "weights" in data:
+    if data.get("weights", {}).get("tensors"):
         report.say()
         report.table(_weights(data["weights"]))
     for item in data["external"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.optimize import OptimizeResult
     from graphkit.proof import Proof
+    from graphkit.rewrite import Refusal
 
 _INPUTS = 6  # inputs named in the header
-_MISSES = 3  # near misses shown without -v
+_MISSES = 3  # kinds of near misses shown without -v
 _NOTES = 8
 _SHAPES = 3  # sample shapes named on the last line
+_QUOTED = re.compile(r"'[^']*'")
 
 
 def header(model: Model) -> Text:
@@ -48,7 +52,8 @@ def show_run(report: Report, run: RunReport) -> None:
     hidden = idle if len(idle) > 1 and not report.verbose else []
     report.table(_table([record for record in records if record not in hidden]))
     if hidden:
-        report.say(Text(f"nothing to do: {', '.join(record.name for record in hidden)}", style="dim"))
+        names = dict.fromkeys(text.clean(record.name) for record in hidden)
+        report.say(Text(f"nothing to do: {', '.join(names)}", style="dim"))
     if run.stopped:
         report.say(f"stopped after {text.count(run.rewrites, 'rewrite')}, as asked for")
     _show_notes(report, records)
@@ -98,17 +103,21 @@ def _show_notes(report: Report, records: Iterable[PassRecord]) -> None:
 
 
 def _show_misses(report: Report, records: Iterable[PassRecord]) -> None:
-    misses = [(record.name, refusal) for record in records for refusal in record.refusals]
-    if not misses:
+    """Near misses, those of one kind (equal but for names) on one line unless all are asked for."""
+    found = dict.fromkeys((record.name, refusal) for record in records for refusal in record.refusals)
+    if not found:
         return
-    shown = misses if report.verbose else misses[:_MISSES]
-    more = "" if len(shown) == len(misses) else " (-v shows all)"
-    report.say(f"{text.count(len(misses), 'near miss', 'near misses')}{more}:")
-    for name, refusal in shown:
-        report.say(
-            f"  {name} refused node '{text.clean(refusal.node)}': {text.clean(refusal.reason)}"
-            f"  (graphkit passes {name})"
-        )
+    kinds: dict[object, list[tuple[str, Refusal]]] = {}
+    for name, refusal in found:
+        kind = (name, refusal.rule, _QUOTED.sub("", refusal.reason), refusal.node if report.verbose else "")
+        kinds.setdefault(kind, []).append((name, refusal))
+    shown = list(kinds.values()) if report.verbose else list(kinds.values())[:_MISSES]
+    more = "" if len(shown) == len(found) else " (-v shows all)"
+    report.say(f"{text.count(len(found), 'near miss', 'near misses')}{more}:")
+    for (name, refusal), *others in shown:
+        like = f" and {len(others)} like it" if others else ""
+        where = f"node '{text.clean(refusal.node)}'{like}"
+        report.say(f"  {name} refused {where}: {text.clean(refusal.reason)}  (graphkit passes {name})")
 
 
 def proof_line(proof: Proof) -> Text:
@@ -127,7 +136,8 @@ def proof_line(proof: Proof) -> Text:
     )
     line = f"outputs equal at {text.listing(shapes, _SHAPES)}"
     if worst is not None:
-        line += f" (max error {text.error(worst.max_abs)} of {worst.max_ref:.2g})"
+        scale = f" of {worst.max_ref:.2g}" if math.isfinite(worst.max_ref) else ""
+        line += f" (max error {text.error(worst.max_abs)}{scale})"
     return Text(line, style="green")
 
 

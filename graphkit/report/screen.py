@@ -1,4 +1,4 @@
-"""The rich console behind a report; a module of its own, so that rich is imported when something is printed."""
+"""The rich console behind a report; its own module, so that rich is imported when something is printed."""
 
 from __future__ import annotations
 

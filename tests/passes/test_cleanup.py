@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
+from graphkit import shapes
 from graphkit.graph import Graph
-from graphkit.model import Model
 from graphkit.passes.cleanup import Cleanup
 from graphkit.rewrite import PassResult
 from graphkit.testing import assert_rewrites, assert_unchanged, canonical, graph_of, parse
@@ -42,6 +42,8 @@ NOOPS = [
     "b = Transpose<perm = [0, 1, 2]>(a)",
     "s = Constant<value = int64[2] {0, -9}>() e = Constant<value = int64[2] {9223372036854775807, 4}>()"
     "b = Slice(a, s, e)",
+    "h = Shape<start = 0, end = 1>(x) s = Constant<value = int64[1] {0}>() b = Slice(a, s, h, s)",
+    "b = Split<axis = 1, num_outputs = 1>(a)",
     "b = Concat<axis = 1>(a)",
     "b = Sum(a)",
     'p = Constant<value = int64[6] {0, 0, 0, 0, 0, 0}>() b = Pad<mode = "reflect">(a, p)',
@@ -198,76 +200,6 @@ def test_unused_optional_outputs_are_dropped_but_not_those_of_lstm() -> None:
     )
 
 
-def test_equal_initializers_are_merged_by_type_shape_and_bytes() -> None:
-    before = """agraph (float[2] x) => (float[1,2] y)
-        <float[2] a = {1.0, 2.0}, float[2] b = {1.0, 2.0}, float[1,2] c = {1.0, 2.0}, float[2] d = {1.0, 3.0},
-         float[2] unused = {1.0, 2.0}>
-        { p = Add(x, a) q = Sub(p, b) r = Sub(q, c) y = Sub(r, d) }"""
-    after = """agraph (float[2] x) => (float[1,2] y)
-        <float[2] a = {1.0, 2.0}, float[1,2] c = {1.0, 2.0}, float[2] d = {1.0, 3.0}>
-        { p = Add(x, a) q = Sub(p, a) r = Sub(q, c) y = Sub(r, d) }"""
-    assert_rewrites(CLEANUP, before, after)
-    graph = graph_of(before)
-    CLEANUP.run(graph)
-    assert list(graph.initializers) == ["a", "c", "d"]
-
-
-def test_large_equal_weights_share_one_and_different_ones_do_not() -> None:
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((64, 64)).astype(np.float32)
-    other = weight.copy()
-    other[32, 32] += 1  # equal at both ends
-    proto = parse("agraph (float[64] x) => (y) { p = Add(x, a) q = Sub(p, b) y = Sub(q, c) }").proto
-    for name, array in (("a", weight), ("b", weight), ("c", other)):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    graph = Graph.of(Model.from_proto(proto))
-    result = CLEANUP.run(graph)
-    assert result.counters == {"duplicate initializer": 1}
-    assert list(graph.initializers) == ["a", "c"]
-
-
-def test_minus_zero_and_zero_are_different_weights() -> None:
-    text = (
-        "agraph (float[1] x) => (y) <float[1] a = {0.5}, float[1] b = {0.5}> { p = Add(x, a) y = Div(p, b) }"
-    )
-    graph = graph_of(text)
-    graph.set_initializer("a", np.array([0.0], np.float32))
-    graph.set_initializer("b", np.array([-0.0], np.float32))
-    CLEANUP.run(graph)
-    assert "b" in graph.initializers
-
-
-def test_initializers_of_ir_version_3_become_constants() -> None:
-    text = """<ir_version: 3, opset_import: ["" : 11]>
-        agraph (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Add(x, w) }"""
-    graph = graph_of(text)
-    state = graph.snapshot()
-    result = CLEANUP.run(graph)
-    assert graph.inputs == ["x"]
-    assert result.counters == {"default value": 1}
-    assert graph.to_model().proto.ir_version == 4
-    onnx.checker.check_model(graph.to_model().proto)
-    graph.restore(state)
-    assert graph.to_model().proto.ir_version == 3
-
-
-def test_default_values_of_inputs_stay_unless_asked() -> None:
-    text = "agraph (float[2] x, float[2] w) => (y) <float[2] w = {1.0, 2.0}> { y = Add(x, w) }"
-    assert_unchanged(CLEANUP, text, refuses="freeze_defaults=true")
-    graph = graph_of(text)
-    Cleanup(freeze_defaults=True).run(graph)
-    assert graph.inputs == ["x"]
-    assert graph.is_constant("w")
-
-
-def test_unused_inputs_stay_unless_asked() -> None:
-    text = "agraph (float[n] x, float[n] z) => (float[n] y) { y = Relu(x) }"
-    assert_unchanged(CLEANUP, text)
-    graph = graph_of(text)
-    Cleanup(remove_unused_inputs=True).run(graph)
-    assert graph.inputs == ["x"]
-
-
 def test_unused_functions_and_imports_go() -> None:
     text = """<ir_version: 8, opset_import: ["": 18, "local": 1, "com.microsoft": 1]>
         agraph (float[n] x) => (float[n] y) { y = local.used(x) }
@@ -280,6 +212,19 @@ def test_unused_functions_and_imports_go() -> None:
     assert graph.opsets == {"": 18, "local": 1}
     assert [change.node for change in result.changes] == ["local::unused", "com.microsoft"]
     onnx.checker.check_model(graph.to_model().proto)
+
+
+def test_a_wrong_declared_shape_is_not_believed() -> None:
+    """Peers trust the shape that a file declares for an inner value, and drop the Reshape."""
+    model = parse(
+        """agraph (float[2,6] x) => (float[a,b] y) <int64[2] s = {3, 4}>
+        { t = Relu(x) r = Reshape(t, s) y = Neg(r) }"""
+    )
+    model.proto.graph.value_info.append(onnx.helper.make_tensor_value_info("t", 1, [3, 4]))
+    graph = Graph.of(model)
+    assert not CLEANUP.run(graph).modified
+    shapes.infer(graph)
+    assert not CLEANUP.run(graph).modified
 
 
 def test_every_change_asks_the_gate() -> None:

@@ -81,8 +81,9 @@ def test_unchanged_weight_keeps_its_name() -> None:
 
 
 def test_half_precision() -> None:
-    text = """g (float16[N,3] x) => (float16[N,2] y) <float16[3,2] w = {15360, 16384, 16896, 17408, 17664, 17920},
-        float16[2] b = {15360, 16384}, float16 k = {12288}> { m = MatMul(x, w) a = Add(m, b) y = Mul(a, k) }"""
+    text = """g (float16[N,3] x) => (float16[N,2] y)
+        <float16[3,2] w = {15360, 16384, 16896, 17408, 17664, 17920}, float16[2] b = {15360, 16384},
+        float16 k = {12288}> { m = MatMul(x, w) a = Add(m, b) y = Mul(a, k) }"""
     graph = graph_of(text)
     assert FuseMatmulAdd().run(graph).modified
     assert graph.op_counts() == {"Gemm": 1}
@@ -90,16 +91,14 @@ def test_half_precision() -> None:
 
 
 def test_inside_a_subgraph() -> None:
-    head = THREE.replace(
-        "(float[2,S,3] x) => (float[2,S,2] y)", "(bool c, float[2,S,3] x) => (float[2,S,2] z)"
-    )
+    head = THREE.replace("(float[2,S,3] x)", "(bool i, float[2,S,3] x)").replace("[2,S,2] y", "[2,S,2] z")
 
     def model(body: str) -> str:
         other = "else_branch = l () => (float[2,S,2] u) { u = MatMul(x, w2) }"
-        return f"{head} {{ z = If(c) <then_branch = t () => (float[2,S,2] y) {{ {body} }}, {other}> }}"
+        return f"{head} {{ z = If(i) <then_branch = t () => (float[2,S,2] y) {{ {body} }}, {other}> }}"
 
     before, after = "m = MatMul(x, w) a = Add(m, b) y = Mul(a, v)", "m = MatMul(x, wv) y = Add(m, bv)"
-    feeds = {"c": np.array(True), "x": np.random.default_rng(0).standard_normal((2, 3, 3)).astype(np.float32)}
+    feeds = {"i": np.array(True), "x": np.random.default_rng(0).standard_normal((2, 3, 3)).astype(np.float32)}
     assert_rewrites(FuseMatmulAdd(), model(before), model(after), inputs=feeds)
 
 
@@ -132,6 +131,39 @@ def test_constants_of_other_axes_are_refused() -> None:
 )
 def test_what_is_not_affine_stays(body: str) -> None:
     assert_unchanged(FuseMatmulAdd(), f"{THREE} {{ {body} }}")
+
+
+ATTENTION = """m = MatMul(x, w) a = Add(m, b) r = Reshape(a, heads) t = Transpose<perm = [0, 2, 1, 3]>(r)
+    m2 = MatMul(x, w2) r2 = Reshape(m2, heads) t2 = Transpose<perm = [0, 2, 3, 1]>(r2) """
+
+
+@pytest.mark.parametrize("scale", ["s = MatMul(t, t2) y = {}", "q = {} y = MatMul(q, t2)"])
+def test_scale_of_attention_goes_into_the_query(scale: str) -> None:
+    head = THREE.replace("=> (float[2,S,2] y)", "=> (float[2,2,S,S] y)")
+    head = head.replace("float zero = {0},", "float zero = {0}, int64[4] heads = {0, -1, 2, 1},")
+    after = ATTENTION.replace("MatMul(x, w)", "MatMul(x, wh)").replace("Add(m, b)", "Add(m, bh)")
+    head = head.replace("float zero = {0},", "float zero = {0}, float[2] bh = {0.5, 1},")
+    value = "s" if scale.startswith("s") else "t"
+    for call in (f"Mul({value}, half)", f"Mul(half, {value})", f"Div({value}, k)"):
+        before = f"{head} {{ {ATTENTION} {scale.format(call)} }}"
+        result = assert_rewrites(FuseMatmulAdd(), before, f"{head} {{ {after} y = MatMul(t, t2) }}")
+        assert result.counters == {"matmul-scaled-later": 1}
+
+
+def test_scale_of_a_view_that_others_use_stays() -> None:
+    head = THREE.replace("=> (float[2,S,2] y)", "=> (float[2,S,2] y, float[2,2,S] t)")
+    body = (
+        "m = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(m) e = Mul(t, k) y = Transpose<perm = [0, 2, 1]>(e)"
+    )
+    assert_unchanged(FuseMatmulAdd(), f"{head} {{ {body} }}")
+
+
+def test_gelu_between_two_products_stays_whole() -> None:
+    body = """m = MatMul(x, w) u = Add(m, b) d = Div(u, root) f = Erf(d) g = Add(f, one0) i = Mul(u, g)
+        j = Mul(i, half) y = MatMul(j, square)"""
+    more = "float root = {1.4142135}, float one0 = {1}, float[2,2] square = {1, 2, 3, 4}"
+    text = f"{THREE} {{ {body} }}".replace("float zero = {0},", f"float zero = {{0}}, {more},")
+    assert not assert_unchanged(FuseMatmulAdd(), text).refusals
 
 
 def test_graph_output_inside_is_kept() -> None:

@@ -19,7 +19,8 @@ OUTER = """<opset_import: ["": 18, "local": 1], domain: "local">
 
 
 def test_nested_calls_are_inlined_and_the_functions_go() -> None:
-    before = f"""{HEADER} agraph (float[n] x) => (float[n] y) {{ t = local.outer<alpha = 0.25>(x) y = Neg(t) }}
+    before = f"""{HEADER}
+    agraph (float[n] x) => (float[n] y) {{ t = local.outer<alpha = 0.25>(x) y = Neg(t) }}
     {OUTER} {INNER}"""
     after = """agraph (float[n] x) => (float[n] y)
     { t = LeakyRelu<alpha = 0.25>(x) e = Exp(t) b = Add(e, t) y = Neg(b) }"""
@@ -54,7 +55,8 @@ def test_calls_in_subgraphs(c: bool) -> None:
 
 def test_imports_of_the_body_are_added() -> None:
     before = f"""{HEADER} agraph (float[n] x) => (float[n] y) {{ y = local.act(x) }}
-    <opset_import: ["": 18, "com.microsoft": 1], domain: "local"> act (a) => (b) {{ b = com.microsoft.Gelu(a) }}"""
+    <opset_import: ["": 18, "com.microsoft": 1], domain: "local">
+    act (a) => (b) {{ b = com.microsoft.Gelu(a) }}"""
     assert_rewrites(
         INLINE,
         before,
@@ -75,7 +77,7 @@ def test_names_stay_unique_over_many_calls() -> None:
 
 def test_weights_stay_lazy_and_shared() -> None:
     proto = parse(
-        f"""{HEADER} agraph (float[64] x) => (float[64] y) {{ t = MatMul(x, w) y = local.inner(t) }} {INNER}"""
+        f"{HEADER} agraph (float[64] x) => (float[64] y) {{ t = MatMul(x, w) y = local.inner(t) }} {INNER}"
     ).proto
     rng = np.random.default_rng(0)
     array = rng.standard_normal((64, 64)).astype(np.float32)

@@ -2,8 +2,8 @@
 
 Every function takes the source, the target and options, loads, works and saves. They run in a child process
 (`_child.py`) and import what they need when they are called, which the warm-up does before anything is timed.
-Options: `shapes` maps every input to its size when all dims are to be fixed (for the tools of `FIXES_DIMS`; the
-others get a file whose dims are fixed already), `pipeline` is ours.
+Options: `shapes` maps every input to its size when all dims are to be fixed (for the tools of `FIXES_DIMS`;
+the others get a file whose dims are fixed already), `pipeline` is ours.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Two example passes for graphkit; see README.md."""

@@ -1,0 +1,138 @@
+"""Evidence and proofs: equal, different, none, and why."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from graphkit.compare import Tolerance
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.proof import Evidence, Proof, default_tolerance, index_outputs, shape_text
+from graphkit.testing import graph_of, parse
+
+TIGHT = Tolerance(rtol=1e-5)
+ONE = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
+
+
+def test_equal_at_two_shapes() -> None:
+    proof = Evidence.gather(parse(ONE)).judge_model(parse(ONE), TIGHT)
+    assert (proof.kind, proof.ok, proof.max_error, proof.reason) == ("equal", True, 0.0, "")
+    assert len({check.shapes["x"] for check in proof.checks}) == 2
+
+
+def test_different_says_where() -> None:
+    other = parse("g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }")
+    proof = Evidence.gather(parse(ONE)).judge_model(other, TIGHT)
+    assert (proof.kind, proof.ok) == ("different", False)
+    assert proof.max_error > 0.5
+    assert proof.reason.startswith("output 'y': ")
+    assert " at input shapes [" in proof.reason
+
+
+def test_another_element_type_is_different() -> None:
+    other = parse("g (float[N,4] x) => (float16[N,4] y) { a = Relu(x) y = Cast<to = 10>(a) }")
+    proof = Evidence.gather(parse(ONE)).judge_model(other, Tolerance(rtol=1))
+    assert proof.kind == "different"
+    assert proof.reason == "output 'y' is float16 instead of float32"
+
+
+def test_a_result_that_does_not_run_is_different() -> None:
+    other = parse("g (float[N,4] x) => (float[N,4] y) { y = Unheard(x) }")
+    proof = Evidence.gather(parse(ONE)).judge_model(other, TIGHT)
+    assert (proof.kind, proof.ok, proof.checks) == ("different", False, ())
+    assert proof.reason.startswith("the result does not run: ")
+    assert "Unheard" in proof.reason
+    assert np.isnan(proof.max_error)
+
+
+def test_an_output_that_is_missing_is_different() -> None:
+    other = parse("g (float[N,4] x) => (float[N,4] z) { z = Relu(x) }")
+    proof = Evidence.gather(parse(ONE)).judge_model(other, TIGHT)
+    assert proof.kind == "different"
+    assert "output 'y'" in proof.reason
+
+
+@pytest.mark.parametrize("op", ["RandomNormalLike(x)", "RandomUniformLike(x)"])
+def test_a_random_reference_proves_nothing(op: str) -> None:
+    text = f"g (float[N,4] x) => (float[N,4] y, float[N,4] z) {{ a = {op} y = Add(a, x) z = Relu(x) }}"
+    evidence = Evidence.gather(parse(text))
+    assert evidence.unstable == ("y",)
+    assert evidence.worthless == (
+        "the reference differs from itself in a second run (outputs 'y'): random or in training mode"
+    )
+    proof = evidence.judge_model(parse(text), TIGHT)
+    assert (proof.kind, proof.ok, proof.reason) == ("none", True, evidence.worthless)
+
+
+def test_no_samples_prove_nothing() -> None:
+    evidence = Evidence.gather(parse(ONE), inputs=[])
+    assert evidence.worthless == "there are no samples"
+    assert evidence.judge(lambda feeds: {}, TIGHT).kind == "none"
+
+
+def test_given_inputs_are_used_and_checked() -> None:
+    feeds = {"x": np.array([[1, -2, 3, -4]], np.float32)}
+    (sample,) = Evidence.gather(parse(ONE), inputs=[feeds]).samples
+    assert sample.expected["y"].tolist() == [[1, 0, 3, 0]]
+    assert sample.shapes == {"x": (1, 4)}
+    with pytest.raises(UsageError):
+        Evidence.gather(parse(ONE), inputs=[{"z": feeds["x"]}])
+
+
+def test_a_reference_that_does_not_run_raises() -> None:
+    with pytest.raises(GraphkitError):
+        Evidence.gather(parse("g (float[N,4] x) => (float[N,4] y) { y = Unheard(x) }"))
+
+
+def test_errors_of_a_candidate_are_the_callers() -> None:
+    def fail(feeds: object) -> dict[str, np.ndarray]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Evidence.gather(parse(ONE)).judge(fail, TIGHT)
+
+
+def test_a_tie_of_scores_is_no_difference() -> None:
+    text = "g (float[1,3] x) => (int64[1] y) { s = Mul(x, x) y = ArgMax<axis = 1, keepdims = 0>(s) }"
+    evidence = Evidence.gather(parse(text), inputs=[{"x": np.array([[1, -1, 0.5]], np.float32)}])
+    assert evidence.judge(lambda feeds: {"y": np.array([1])}, TIGHT).kind == "equal"
+    assert evidence.judge(lambda feeds: {"y": np.array([2])}, TIGHT).kind == "different"
+
+
+def test_index_outputs() -> None:
+    graph = graph_of("""
+        g (float[2,8] x) => (int64[2] best, float[2,3] top, int64[2,3] where, int32[2] cast, int64[2] direct)
+        <int64[1] k = {3}> {
+            s = Relu(x)
+            best = ArgMax<axis = 1, keepdims = 0>(s)
+            top, where = TopK<axis = 1>(s, k)
+            a = ArgMin<axis = 1, keepdims = 0>(s)
+            cast = Cast<to = 6>(a)
+            direct = ArgMax<axis = 1, keepdims = 0>(x)
+        }
+    """)
+    assert index_outputs(graph) == {"best": ("s", 1), "where": ("s", 1), "cast": ("s", 1)}
+
+
+def test_default_tolerance_knows_half_floats() -> None:
+    assert default_tolerance(graph_of(ONE)).rtol == 1e-4
+    half = "g (float16[4] x) => (float16[4] y) { y = Relu(x) }"
+    assert default_tolerance(graph_of(half)).rtol == 2e-2
+    weight = "g (float[4] x) => (float[4] y) <float16 w = {1}> { a = Cast<to = 1>(w) y = Add(x, a) }"
+    assert default_tolerance(graph_of(weight)).rtol == 2e-2
+
+
+def test_as_json() -> None:
+    evidence = Evidence.gather(parse(ONE))
+    data = evidence.judge_model(parse(ONE), TIGHT).to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["kind"], data["max_error"], len(data["samples"])) == ("equal", 0.0, 2)
+    data = Proof(note="because").to_dict()
+    assert (data["kind"], data["max_error"], data["reason"]) == ("none", None, "because")
+
+
+def test_shape_text_names_each_shape_once() -> None:
+    assert shape_text({"a": (1, 16), "b": (1, 16), "c": (2,)}) == "[1,16] [2]"
+    assert shape_text({}) == "[]"
