@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +65,8 @@ def count_nodes(path: str | Path) -> tuple[int, int]:
     return len(ops), sum(op != "Constant" for op in ops)
 
 
-def _nodes(nodes: object) -> Iterator[onnx.NodeProto]:
-    for node in nodes:  # type: ignore[attr-defined]
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
         yield node
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:

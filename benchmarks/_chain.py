@@ -25,10 +25,11 @@ SHAPES = [{"x": [1, 4, chains.HIDDEN]}]
 
 @dataclass
 class Entry:
-    """A tool under a name, what its runs cost, what it left, and whether that is still the original."""
+    """A tool under a name and its source, what its runs cost, what it left, and whether that is right."""
 
     name: str
     tool: str
+    source: str
     options: dict[str, Any] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     target: str = ""
@@ -65,15 +66,15 @@ class Entry:
         }
 
 
-def alternate(bench: Bench, entries: Sequence[Entry], source: str, *, timeout: float = 180.0) -> None:
+def alternate(bench: Bench, entries: Sequence[Entry]) -> None:
     """Run all entries in turn, as many rounds as the sizes say, each call in a warm child of its own."""
-    runner = bench.runner(timeout)
+    runner = bench.runner()
     for number in range(bench.sizes.rounds):
         for entry in entries:
             if entry.failure:
                 continue
             entry.target = bench.file(f"{entry.name}.onnx")
-            entry.outcomes.append(runner.one(Job(entry.tool, source, entry.target, entry.options)))
+            entry.outcomes.append(runner.one(Job(entry.tool, entry.source, entry.target, entry.options)))
             outcome = entry.outcomes[-1]
             say(f"  round {number + 1}, {entry.name}: {outcome.failure or f'{outcome.cpu:.2f} CPU s'}")
 
@@ -82,11 +83,13 @@ def chain(bench: Bench) -> Section:
     """One long chain: ours in full, and each peer beside ours held to that peer's kind of work."""
     source = bench.file("chain.onnx")
     onnx.save(chains.chain(bench.sizes.chain), source)
-    full = Entry("graphkit, preset default", "graphkit", {"pipeline": "default"})
-    peers = [Entry(name, name) for name in BARS]
-    held = [Entry(f"graphkit, work of {name}", "graphkit", {"pipeline": SAME_WORK[name]}) for name in BARS]
+    full = Entry("graphkit, preset default", "graphkit", source, {"pipeline": "default"})
+    peers = [Entry(name, name, source) for name in BARS]
+    held = [
+        Entry(f"graphkit, work of {name}", "graphkit", source, {"pipeline": SAME_WORK[name]}) for name in BARS
+    ]
     entries = [full, *peers, *held]
-    alternate(bench, entries, source)
+    alternate(bench, entries)
     checker = bench.runner(600, warm=False)
     for entry in entries:
         if not entry.failure:
@@ -158,18 +161,14 @@ def _chain_bar(full: Entry, held: Entry, peer: Entry) -> Bar:
 def scaling(bench: Bench) -> Section:
     """Our time on chains of growing length, and the exponent of its growth."""
     entries: list[Entry] = []
-    sources = []
     for nodes in bench.sizes.scaling:
-        sources.append(bench.file(f"chain{nodes}.onnx"))
-        onnx.save(chains.chain(nodes), sources[-1])
-        entries.append(Entry(f"graphkit {nodes}", "graphkit", {"pipeline": "default"}))
-    for _ in range(bench.sizes.rounds):
-        for entry, source in zip(entries, sources, strict=True):
-            one_round = Bench(bench.folder, type(bench.sizes)(rounds=1))
-            alternate(one_round, [entry], source)
+        source = bench.file(f"chain{nodes}.onnx")
+        onnx.save(chains.chain(nodes), source)
+        entries.append(Entry(f"graphkit {nodes}", "graphkit", source, {"pipeline": "default"}))
+    alternate(bench, entries)
     for entry in entries:
         entry.nodes = count_nodes(entry.target) if not entry.failure else (0, 0)
-    return _scaling_section(bench, entries, [count_nodes(source)[0] for source in sources])
+    return _scaling_section(bench, entries, [count_nodes(entry.source)[0] for entry in entries])
 
 
 def _scaling_section(bench: Bench, entries: Sequence[Entry], counts: Sequence[int]) -> Section:

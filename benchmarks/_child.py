@@ -57,8 +57,10 @@ def attempt(tool: Tool, job: dict[str, Any]) -> tuple[Result, str]:
     except SystemExit as error:
         return None, f"exits with status {error.code}"
     except Exception as error:  # noqa: BLE001 - peers raise anything, and that is a cell of the table
-        lines = str(error).strip().splitlines() or [""]
-        return None, f"{type(error).__name__}: {lines[0]}"[:160]
+        text = (str(error).strip().splitlines() or [""])[0]
+        for file in (job["source"], job["target"]):  # where temporary files were says nothing
+            text = text.replace(str(file), Path(file).name) if file else text
+        return None, f"{type(error).__name__}: {text}"[:160]
 
 
 def tell(events: TextIO, **event: Any) -> None:

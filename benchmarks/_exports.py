@@ -15,7 +15,8 @@ from benchmarks._calls import FIXES_DIMS, PEERS
 from benchmarks._runner import Job, Outcome
 from fixtures import exports
 
-MODES = ("dynamic", "static")
+CAPTIONS = {"dynamic": "Dims left open:", "static": "All dims fixed:"}
+MODES = tuple(CAPTIONS)
 TOLERANCE = 1e-4
 IMAGES = ([2, 3, 224, 224], [1, 3, 224, 224])
 TOKENS = ([2, 7], [1, 12])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed:)?")
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, Sequence[int]]
@@ -94,6 +97,6 @@ def inputs(model: Any, shapes: Shapes, seed: int) -> dict[str, Array]:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, shortened for a table; onnxruntime puts its reason after the prefix."""
+    """The reason an exception gives, shortened for a table: onnxruntime puts codes and the file before it."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return text.rsplit("Status Message: ", 1)[-1][:100]
+    return _PREFIX.sub("", text.rsplit("Status Message: ", 1)[-1])[:120]

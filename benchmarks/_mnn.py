@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import _exports, _judge
 from benchmarks._bench import Bench, say
 from benchmarks._calls import PEERS
-from benchmarks._exports import Case, Exports
+from benchmarks._exports import CAPTIONS, MODES, Case, Exports
 from benchmarks._report import Bar, Section, Table
 from graphkit.errors import GraphkitError, MnnError
 from graphkit.mnn import worker
@@ -21,6 +21,8 @@ TOLERANCE = 1e-3  # of the largest value: what MNN's own kernels differ by
 TIMEOUT = 120.0  # seconds for one conversion or one run
 OURS = "graphkit mnn"
 NAMES = ("original", *PEERS, OURS)
+Key = tuple[str, str, str]  # tool, export, mode
+References = list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -33,34 +35,41 @@ class Arrival:
     fault: str = ""
 
 
+Arrivals = dict[Key, Arrival]
+
+
 def mnn(bench: Bench) -> Section:
-    """Convert what every tool left, dims open, and run it at two shapes."""
+    """Convert what every tool left, and run it on two samples."""
     found = _exports.run(bench)
-    arrivals = {}
-    for kind in found.files:
-        references = _references(found.files[kind])
-        for name in NAMES:
-            arrivals[name, kind] = _arrive(bench, found, name, kind, references)
-        say(f"  {kind}: done")
+    arrivals: Arrivals = {}
+    for mode in MODES:
+        for kind in found.files:
+            references = _references(found.files[kind], mode)
+            for name in NAMES:
+                arrivals[name, kind, mode] = _arrive(bench, found, (name, kind, mode), references)
+            say(f"  {kind}, {mode}: done")
     return _section(bench, found, arrivals)
 
 
-def _references(file: Path) -> list[tuple[Any, Any]]:
+def _references(file: Path, mode: str) -> References:
     """Inputs and outputs of the original on two samples."""
     session = _judge.session(file)
-    feeds = [
-        _judge.inputs(session, shapes, seed) for seed, shapes in enumerate(_exports.samples(file, "dynamic"))
-    ]
+    samples = enumerate(_exports.samples(file, mode))
+    feeds = [_judge.inputs(session, shapes, seed) for seed, shapes in samples]
     return [(feed, _judge.run(session, feed)) for feed in feeds]
 
 
-def _arrive(bench: Bench, found: Exports, name: str, kind: str, references: list[tuple[Any, Any]]) -> Arrival:
+def _arrive(bench: Bench, found: Exports, key: Key, references: References) -> Arrival:
+    name, kind, mode = key
     source = found.files[kind]
     if name != "original":
-        case: Case = found.cases[name, kind, "dynamic"]
+        case: Case = found.cases[key]
         if case.fault:
             return Arrival(fault=f"no input: {case.fault}")
         source = Path(case.target)
+    elif mode == "static":
+        source = Path(bench.file(f"{kind}.fixed.onnx"))
+        _exports.fix_dims(found.files[kind], source)
     target = Path(bench.file(f"{name}.{kind}.mnn"))
     try:
         run = run_converter(source, target, timeout=TIMEOUT)
@@ -82,7 +91,7 @@ def _refusal(error: ConverterError) -> str:
     return f"crash {error.signal}" if error.signal else f"fails: {error.message}"[:120]
 
 
-def _check(target: Path, references: list[tuple[Any, Any]]) -> tuple[str, float | None]:
+def _check(target: Path, references: References) -> tuple[str, float | None]:
     """What is wrong with MNN's results (empty: nothing) and the largest relative error."""
     worst = 0.0
     for feeds, expected in references:
@@ -100,24 +109,30 @@ def _check(target: Path, references: list[tuple[Any, Any]]) -> tuple[str, float 
     return ("" if worst <= TOLERANCE else f"wrong: error {worst:.1e}"), worst
 
 
-def _section(bench: Bench, found: Exports, arrivals: dict[tuple[str, str], Arrival]) -> Section:
-    rows = [[name, *(_cell(arrivals[name, kind]) for kind in found.files)] for name in NAMES]
-    rows.insert(1 + len(PEERS), ["best peer", *(_best_cell(arrivals, kind) for kind in found.files)])
-    notes = [f"- {name}, {kind}: {a.fault}" for (name, kind), a in arrivals.items() if a.fault]
+def _section(bench: Bench, found: Exports, arrivals: Arrivals) -> Section:
     text = (
         "Operators in the .mnn file (Input and Const included, subgraphs too) after MNN's converter with its "
-        "defaults and exact Gelu, dims left open. Each file is run in MNN at two input shapes and compared "
-        f"with the original in onnxruntime; *wrong* means off by more than {TOLERANCE:g} of the largest "
-        "value. A count in brackets belongs to a file that does not compute the original."
+        "defaults and exact Gelu. Each file is run in MNN on two samples (of two shapes where dims are left "
+        f"open) and compared with the original in onnxruntime; *wrong* means off by more than {TOLERANCE:g} of "
+        "the largest value. A count in brackets belongs to a file that does not compute the original."
     )
+    notes = [f"- {', '.join(key)}: {arrival.fault}" for key, arrival in arrivals.items() if arrival.fault]
     if notes:
         text += "\n\n" + "\n".join(notes)
-    faults = [
-        f"{OURS}, {kind}: {arrivals[OURS, kind].fault}" for kind in found.files if arrivals[OURS, kind].fault
-    ]
-    data = {name: {kind: asdict(arrivals[name, kind]) for kind in found.files} for name in NAMES}
-    bars = [_bar(found, arrivals)] if bench.sizes.judged else []
-    return Section("mnn", "MNN operators", text, [Table(["", *found.files], rows)], bars, faults, data)
+    faults = [note.removeprefix("- ") for note in notes if note.startswith(f"- {OURS},")]
+    data = {
+        mode: {name: {kind: asdict(arrivals[name, kind, mode]) for kind in found.files} for name in NAMES}
+        for mode in MODES
+    }
+    bars = [_bar(found, arrivals, mode) for mode in MODES] if bench.sizes.judged else []
+    tables = [_table(found, arrivals, mode) for mode in MODES]
+    return Section("mnn", "MNN operators", text, tables, bars, faults, data)
+
+
+def _table(found: Exports, arrivals: Arrivals, mode: str) -> Table:
+    rows = [[name, *(_cell(arrivals[name, kind, mode]) for kind in found.files)] for name in NAMES]
+    rows.insert(1 + len(PEERS), ["best peer", *(_best_cell(arrivals, kind, mode) for kind in found.files)])
+    return Table(["", *found.files], rows, CAPTIONS[mode])
 
 
 def _cell(arrival: Arrival) -> str:
@@ -127,22 +142,23 @@ def _cell(arrival: Arrival) -> str:
     return f"{word} ({arrival.ops})" if arrival.ops else word
 
 
-def _best(arrivals: dict[tuple[str, str], Arrival], kind: str) -> tuple[str, int] | None:
-    found = {name: arrivals[name, kind] for name in ("original", *PEERS)}
+def _best(arrivals: Arrivals, kind: str, mode: str) -> tuple[str, int] | None:
+    found = {name: arrivals[name, kind, mode] for name in ("original", *PEERS)}
     return _exports.best([(name, arrival.ops) for name, arrival in found.items() if not arrival.fault])
 
 
-def _best_cell(arrivals: dict[tuple[str, str], Arrival], kind: str) -> str:
-    winner = _best(arrivals, kind)
+def _best_cell(arrivals: Arrivals, kind: str, mode: str) -> str:
+    winner = _best(arrivals, kind, mode)
     return f"**{winner[1]}**" if winner else "–"
 
 
-def _bar(found: Exports, arrivals: dict[tuple[str, str], Arrival]) -> Bar:
+def _bar(found: Exports, arrivals: Arrivals, mode: str) -> Bar:
     behind = []
     for kind in found.files:
-        ours, peer = arrivals[OURS, kind], _best(arrivals, kind)
+        ours, peer = arrivals[OURS, kind, mode], _best(arrivals, kind, mode)
         if ours.fault or (peer and ours.ops > peer[1]):
             behind.append(f"{kind} {_cell(ours)} against {peer[1] if peer else 'none'}")
     right = len(found.files) - len(behind)
     measured = f"{right} of {len(found.files)}" + (f"; behind on {', '.join(behind)}" if behind else "")
-    return Bar("right in MNN, with no more operators than the best peer that is right", measured, not behind)
+    claim = f"right in MNN, with no more operators than the best peer that is right, {mode}"
+    return Bar(claim, measured, not behind)

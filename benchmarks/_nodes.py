@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import _exports
 from benchmarks._bench import Bench
 from benchmarks._calls import PEERS
-from benchmarks._exports import MODES, NAMES, OURS, Case, Exports
+from benchmarks._exports import CAPTIONS, MODES, NAMES, OURS, Case, Exports
 from benchmarks._report import Bar, Section, Table, seconds
 
 
@@ -36,8 +36,7 @@ def _table(found: Exports, mode: str) -> Table:
     rows = [["original", *(str(found.raw[kind]) for kind in found.files)]]
     rows += [[name, *(_cell(found.cases[name, kind, mode]) for kind in found.files)] for name in NAMES]
     rows.insert(1 + len(PEERS), ["best peer", *(_best_cell(found, kind, mode) for kind in found.files)])
-    caption = "Dims left open:" if mode == "dynamic" else "All dims fixed:"
-    return Table(["", *found.files], rows, caption)
+    return Table(["", *found.files], rows, CAPTIONS[mode])
 
 
 def _cell(case: Case) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from benchmarks._child import anonymous_bytes
 
@@ -106,7 +106,7 @@ class _Child:
         return [*done, Outcome(failure=_ending(process.returncode, self.folder / "child.log"))]
 
     @contextlib.contextmanager
-    def _started(self, log: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def _started(self, log: BinaryIO) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [sys.executable, str(CHILD), str(self.request)],
             cwd=self.folder,

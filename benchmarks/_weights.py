@@ -54,7 +54,7 @@ def _measure(bench: Bench, kind: str) -> tuple[list[Entry], dict[str, tuple[int,
     external = kind == "external"
     say(f"  {kind}: writing the workload")
     chains.weights(bench.sizes.megabytes, source, external)
-    entries = [Entry(name, name, {"external": external}) for name in TOOLS[kind]]
+    entries = [Entry(name, name, str(source), {"external": external}) for name in TOOLS[kind]]
     expected = _digest(bench, source)
     memory = {}
     rounds = bench.sizes.rounds * (MORE_ROUNDS if external else 1)
@@ -63,7 +63,7 @@ def _measure(bench: Bench, kind: str) -> tuple[list[Entry], dict[str, tuple[int,
             watch = number == rounds
             folder = bench.folder / "copy"
             folder.mkdir()
-            job = Job(entry.tool, str(source), str(folder / "model.onnx"), entry.options)
+            job = Job(entry.tool, entry.source, str(folder / "model.onnx"), entry.options)
             outcome = bench.runner(600).one(job, watch=watch)
             if watch:
                 memory[entry.name] = (outcome.anon_peak or 0, outcome.anon_before or 0)

@@ -1,6 +1,6 @@
-"""A pass in a single file, for `--plugin`: the square of a value as one product.
+"""A pass in a single file, for `--plugin`: HardSwish and HardSigmoid in plain operators.
 
-graphkit optimize model.onnx --plugin examples/single_file_pass.py --passes default,square-by-mul
+graphkit optimize model.onnx --plugin examples/single_file_pass.py --passes infer-shapes,plain-activations
 """
 
 from __future__ import annotations
@@ -8,32 +8,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph import Graph, Node
-from graphkit.rewrite import Builder, Outcome, PassResult, apply_rules, rule
+import numpy as np
+
+from graphkit import Builder, Graph, Node, PassResult, apply_rules, rule
+from graphkit.rewrite import Outcome
+
+FLOAT_TYPES = {1: np.float32, 10: np.float16, 11: np.float64}  # by ONNX element type
 
 
-@rule("Pow")
-def square_by_mul(graph: Graph, node: Node) -> Outcome:
-    """Pow(x, 2) → Mul(x, x), for a constant of one element that adds no axes."""
-    x, exponent = node.inputs
-    if graph.scalar(exponent) != 2 or graph.rank(exponent) != 0:
-        return None
-    if graph.dtype(x) != graph.dtype(node.outputs[0]) or not graph.dtype(x):
-        return square_by_mul.refuse(node, f"the element type of '{x}' is not known")
+@rule("HardSwish", "HardSigmoid")
+def plain_activation(graph: Graph, node: Node) -> Outcome:
+    """HardSigmoid(x) is αx + β between 0 and 1; HardSwish(x) is x times that, with α = 1/6 and β = 1/2."""
+    x = node.inputs[0]
+    dtype = FLOAT_TYPES.get(graph.dtype(x))
+    if dtype is None:
+        return plain_activation.refuse(node, f"the element type of '{x}' is not known")
+    swish = node.op_type == "HardSwish"
+    alpha, beta = (1 / 6, 0.5) if swish else (node.attr("alpha", 0.2), node.attr("beta", 0.5))
     build = Builder(graph, node)
-    return build.rewrite({node.outputs[0]: build.op("Mul", x, x)}, "x² as a product")
+    line = build.op("Add", build.op("Mul", x, build.const(dtype(alpha))), build.const(dtype(beta)))
+    gate = build.op("Clip", line, build.const(dtype(0)), build.const(dtype(1)))
+    y = build.op("Mul", x, gate) if swish else gate
+    return build.rewrite({node.outputs[0]: y}, f"{node.op_type} in plain operators")
 
 
 @dataclass(frozen=True)
-class SquareByMul:
-    """Write Pow(x, 2) as Mul(x, x), which runtimes compute faster and at least as exactly.
+class PlainActivations:
+    """Write HardSwish and HardSigmoid with Mul, Add and Clip, for runtimes that have neither.
 
-    Refuses when the element type of x is not known (run `infer-shapes` before).
+    Refuses where the element type is not known; run `infer-shapes` before.
     """
 
-    name: ClassVar[str] = "square-by-mul"
-    summary: ClassVar[str] = "Pow(x, 2) becomes Mul(x, x)"
+    name: ClassVar[str] = "plain-activations"
+    summary: ClassVar[str] = "HardSwish and HardSigmoid become Mul, Add and Clip"
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrite the graph in place."""
-        return apply_rules(graph, [square_by_mul])
+        return apply_rules(graph, [plain_activation])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -15,6 +15,8 @@ from graphkit.weights import Weight
 if TYPE_CHECKING:
     from graphkit.graph import Graph
     from graphkit.model import Model
+
+_Value = TypeVar("_Value")
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -32,12 +34,17 @@ def write_model(graph: Graph) -> ModelProto:
         elif field.message_type is not None:
             getattr(model, field.name).CopyFrom(value)
         else:
-            setattr(model, field.name, value)
+            setattr(model, field.name, text(value))
     for domain, version in graph.opsets.items():
         model.opset_import.add(domain=domain, version=version)
     fill_proto(graph, model.graph)
     model.functions.extend(write_function(function) for function in graph.functions.values())
     return model
+
+
+def text(value: _Value) -> _Value:
+    """The value; if it is a string of the file that is not UTF-8 (protobuf gives bytes then), as UTF-8."""
+    return cast(_Value, value.decode("utf-8", "replace")) if isinstance(value, bytes) else value
 
 
 def write_graph(graph: Graph) -> GraphProto:
@@ -52,7 +59,7 @@ def fill_proto(graph: Graph, proto: GraphProto) -> None:
     proto.name = graph.name
     if graph.doc is not None:
         if graph.doc.doc_string:
-            proto.doc_string = graph.doc.doc_string
+            proto.doc_string = text(graph.doc.doc_string)
         proto.metadata_props.extend(graph.doc.metadata_props)
         proto.quantization_annotation.extend(
             note for note in graph.doc.quantization_annotation if graph.defines(note.tensor_name)

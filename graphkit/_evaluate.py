@@ -14,7 +14,7 @@ from onnx import TypeProto
 from onnx.shape_inference import InferenceError, infer_function_output_types, infer_node_outputs
 
 from graphkit import _control
-from graphkit._state import UNKNOWN, State, of_constant
+from graphkit._state import ITEM_TYPES, UNKNOWN, State, of_constant
 from graphkit._symbols import Symbols
 from graphkit._transfer import TRANSFER
 from graphkit.graph import Graph
@@ -116,8 +116,9 @@ class Evaluator:
         if node.subgraphs:
             return _control.evaluate(self, scope, node, ins)
         if node.op_type == "Constant" and not node.domain:
-            array = scope.graph.constant(node.outputs[0])
-            return (UNKNOWN if array is None else of_array_constant(array),)
+            return (_constant(scope, node),)
+        if UNKNOWN in ins:  # sequences, which states do not tell apart, and omitted inputs
+            return self._transfer(scope, node, ins)
         attributes = node.proto.attribute
         plain = node.domain or node.op_type not in _READS_FLOATS
         key = (
@@ -129,7 +130,9 @@ class Evaluator:
         )
         outs = self._memo.get(key)
         if outs is None:
-            outs = self._memo[key] = self._transfer(scope, node, ins)
+            outs = self._transfer(scope, node, ins)
+            if scope.protos.keys().isdisjoint(node.outputs):
+                self._memo[key] = outs
         return outs
 
     def _transfer(self, scope: Scope, node: Node, ins: list[State]) -> tuple[State, ...]:
@@ -198,6 +201,15 @@ class Evaluator:
         if type_ is None:
             return UNKNOWN
         return State(type_.dtype, type_.shape)
+
+
+def _constant(scope: Scope, node: Node) -> State:
+    """The state of a Constant node; floating-point values are not read."""
+    attribute = node.proto.attribute[0] if node.proto.attribute else None
+    if attribute is not None and attribute.name == "value" and attribute.t.data_type not in ITEM_TYPES:
+        return State(attribute.t.data_type, tuple(attribute.t.dims))
+    array = scope.graph.constant(node.outputs[0])
+    return UNKNOWN if array is None else of_array_constant(array)
 
 
 def of_array_constant(array: np.ndarray) -> State:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from graphkit._body import Snapshot, find_problem, sort
+from graphkit._body import Snapshot, find_problem, sort, text
 from graphkit.errors import GraphkitError, ModelError
+from graphkit.model import one_line
 from graphkit.node import Node, normal_domain, renamed_info
 from graphkit.weights import Weight, dense_weight
 
@@ -32,7 +33,7 @@ def read_model(graph: Graph, proto: ModelProto) -> None:
     Raises ModelError for graphs that are not valid: values undefined or defined twice, cycles, damaged names.
     """
     clear(graph)
-    graph.opsets = {normal_domain(opset.domain): opset.version for opset in proto.opset_import}
+    graph.opsets = {normal_domain(text(opset.domain)): opset.version for opset in proto.opset_import}
     try:
         _by_name(proto.graph.output, "graph output")
         with collector_paused():
@@ -42,9 +43,9 @@ def read_model(graph: Graph, proto: ModelProto) -> None:
             for function in graph.functions.values():
                 settle(function)
     except GraphkitError as error:
-        raise ModelError(
-            error.message, file=graph.model.path or "model", node=error.node, tensor=error.tensor
-        ) from error
+        problem = one_line(error)
+        problem.file = str(graph.model.path or "model")
+        raise problem from error
 
 
 def clear(graph: Graph) -> None:
@@ -72,7 +73,7 @@ def collector_paused() -> Iterator[None]:
 
 def read_graph(graph: Graph, proto: GraphProto) -> None:
     """Fill an empty graph from a GraphProto."""
-    graph.name = proto.name
+    graph.name = text(proto.name)
     graph.doc = proto
     graph.input_infos = _by_name(proto.input, "graph input")
     graph.declared = {info.name: info for info in proto.value_info}
@@ -114,8 +115,12 @@ def function_key(proto: FunctionProto) -> tuple[str, str, str]:
 
 
 def read_function(root: Graph, proto: FunctionProto) -> Graph:
-    """Index a local function; its inputs and outputs have names only."""
-    graph = type(root)(root.model)
+    """Index a local function; its inputs and outputs have names only. Its gate is that of the root."""
+
+    def gate(node: str, what: str) -> bool:
+        return root.gate(node, what)  # the one it has then, not the one it has now
+
+    graph = type(root)(root.model, gate=gate)
     graph.is_function, graph.function, graph.name = True, proto, proto.name
     graph.opsets = {normal_domain(opset.domain): opset.version for opset in proto.opset_import}
     graph.input_infos = _by_name([ValueInfoProto(name=name) for name in proto.input], "function input")

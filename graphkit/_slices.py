@@ -16,15 +16,15 @@ def slice_(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] 
     if source.shape is None or bounds is None:
         return (State(source.dtype, (None,) * len(source.shape) if source.shape is not None else None),)
     dims: list[Dim] = list(source.shape)
-    slices: list[slice | None] = [slice(None)] * len(dims)
+    array = to_array(source)
     for start, end, axis, step in bounds:
         if not isinstance(axis, int):
             return (State(source.dtype, (None,) * len(dims)),)
-        dims[axis] = _length(symbols, source.shape[axis], start, end, step)
-        slices[axis] = _python_slice(start, end, step)
-    array = to_array(source)
-    if array is not None and None not in slices:
-        return (of_array(source.dtype, array[tuple(s for s in slices if s is not None)]),)
+        picked = _picked(source.shape[axis], start, end, step)
+        dims[axis] = _length(symbols, source.shape[axis], start, end, step) if picked is None else len(picked)
+        array = array.take(list(picked), axis=axis) if array is not None and picked is not None else None
+    if array is not None:
+        return (of_array(source.dtype, array),)
     return (State(source.dtype, tuple(dims)),)
 
 
@@ -44,22 +44,24 @@ def _bounds(node: Node, ins: list[State]) -> list[tuple[Element, Element, Elemen
     return list(zip(starts, ends, axes, steps or [1] * len(starts), strict=True))
 
 
-def _python_slice(start: Element, end: Element, step: Element) -> slice | None:
-    """The Python slice with the same meaning, None when not all are numbers.
+def _picked(dim: Dim, start: Element, end: Element, step: Element) -> range | None:
+    """The indices that a Slice takes, None when not all is numbers or the step is 0.
 
-    A far negative end of a backward slice means 'through 0'.
+    Bounds are clamped as the operator's text says, which is not quite what Python does for negative steps.
     """
-    if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
+    if not (isinstance(dim, int) and isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
         return None
-    return slice(start, None if step < 0 and end <= -_FAR else end, step)
+    if step == 0:
+        return None
+    start, end = (bound + dim if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), dim), min(max(end, 0), dim), step)
+    return range(min(max(start, 0), dim - 1), min(max(end, -1), dim - 1), step) if dim else range(0)
 
 
 def _length(symbols: Symbols, dim: Dim, start: Element, end: Element, step: Element) -> Dim:
     if not isinstance(step, int) or step == 0 or start is None or end is None or dim is None:
         return None
-    python = _python_slice(start, end, step)
-    if isinstance(dim, int) and python is not None:
-        return len(range(*python.indices(dim)))
     if step == -1 and start == -1 and isinstance(end, int) and end <= -_FAR:
         return dim
     last = _position(symbols, dim, end)

@@ -176,7 +176,7 @@ class Symbols:
         return name
 
     def value(self, size: Size, sizes: Mapping[str, int]) -> int:
-        """The number that an expression is for these values of the named sizes."""
+        """The number that an expression is for these values of named sizes. KeyError names one that lacks."""
         if isinstance(size, int):
             return size
         if size in sizes:
@@ -187,6 +187,8 @@ class Symbols:
             quotient = self.div(a, b) if kind == "div" else {"min": min, "max": max}[kind](a, b)
             return int(quotient or 0)
         terms = self._polynomials[size].items()
+        if self._polynomials[size] == {(size,): 1}:
+            raise KeyError(size)
         return sum(factor * math.prod(self.value(atom, sizes) for atom in atoms) for atoms, factor in terms)
 
     # -- what is certain ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from graphkit import _values
 from graphkit._slices import slice_
-from graphkit._state import ITEM_TYPES, MAX_ITEMS, UNKNOWN, Items, State, of_array, scalar, to_array, vector
+from graphkit._state import ITEM_TYPES, MAX_ITEMS, Items, State, of_array, scalar, to_array, vector
 from graphkit._symbols import Size, Symbols
 from graphkit._values import Transfer, broadcast
 from graphkit.node import Dim, Node
@@ -177,9 +177,10 @@ def concat(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] 
     if not shapes:
         return (State(dtype, None),)
     rank = len(shapes[0])
-    axis = _axis(node.attr("axis", 0), rank)
-    if any(len(dims) != rank for dims in shapes) or not 0 <= axis < rank:
+    axis = node.attr("axis")
+    if axis is None or any(len(dims) != rank for dims in shapes) or not -rank <= axis < rank:
         return None
+    axis = _axis(axis, rank)
     out = [_agreed([dims[index] for dims in shapes]) for index in range(rank)]
     along = [state.shape[axis] if state.shape is not None else None for state in ins]
     out[axis] = None if None in along else _sum(symbols, [dim for dim in along if dim is not None])
@@ -235,7 +236,7 @@ def squeeze(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...]
     if dims is None:
         return None
     if axes is None:
-        if ins[0].sizes() is None or (len(ins) > 1 and ins[1] is not UNKNOWN):
+        if ins[0].sizes() is None or node.input(1):
             return (State(ins[0].dtype, None),)
         axes = [index for index, dim in enumerate(dims) if dim == 1]
     gone = {_axis(axis, len(dims)) for axis in axes}

@@ -9,7 +9,6 @@ from onnx import TensorProto
 from graphkit._state import (
     INT_TYPES,
     ITEM_TYPES,
-    UNKNOWN,
     Element,
     State,
     aligned,
@@ -124,7 +123,7 @@ def _zip(compute: Binary, symbols: Symbols, a: State, b: State, dtype: int) -> S
 
 def arithmetic(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
     """Add, Sub, Mul, Div, Mod, Pow, Min, Max (the last two of any number of inputs)."""
-    if node.op_type == "Mod" and node.attr("fmod", 0):
+    if node.proto.attribute:  # fmod, or the explicit broadcasting of old operator sets
         return None
     total = ins[0]
     for other in ins[1:]:
@@ -134,6 +133,8 @@ def arithmetic(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, .
 
 def comparison(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
     """Equal, Less, Greater, their variants, And, Or, Xor."""
+    if node.proto.attribute:
+        return None
     return (_zip(COMPARISON[node.op_type], symbols, ins[0], ins[1], TensorProto.BOOL),)
 
 
@@ -185,7 +186,9 @@ def same_as_input(node: Node, ins: list[State], symbols: Symbols) -> tuple[State
 def reduction(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ...] | None:
     """ReduceProd, ReduceSum, ReduceMin and ReduceMax over all elements of a vector of sizes."""
     source = ins[0]
-    axes = ins[1].ints() if len(ins) > 1 and ins[1] is not UNKNOWN else node.attr("axes")
+    axes = ins[1].ints() if node.input(1) else node.attr("axes")
+    if node.input(1) and axes is None:
+        return None
     if (
         source.dtype not in INT_TYPES
         or not source.items

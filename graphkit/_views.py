@@ -32,8 +32,11 @@ def to_graphsurgeon(model: ModelProto) -> Any:
 
 
 def from_graphsurgeon(graph: Any, header: ModelProto) -> ModelProto:
-    """Export an onnx-graphsurgeon graph; metadata and IR version are those of `header`."""
-    model: ModelProto = _graphsurgeon().export_onnx(graph.toposort(), do_type_check=False)
+    """Export an onnx-graphsurgeon graph; metadata and IR version are those of `header`.
+
+    Nodes may be in any order: they are sorted when they are read.
+    """
+    model: ModelProto = _graphsurgeon().export_onnx(graph, do_type_check=False)
     model.ir_version = max(header.ir_version, 4)
     del model.metadata_props[:]
     model.metadata_props.extend(header.metadata_props)

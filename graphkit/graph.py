@@ -200,8 +200,8 @@ class Graph(RenamingIndex):
     def put_initializer(self, name: str, weight: Weight) -> None:
         """Add or replace an initializer, also one of another model.
 
-        Raises GraphkitError when a node or an outer graph defines the name, and in a local function, which has
-        no initializers (see `add_constant`).
+        Raises GraphkitError when a node or an outer graph defines the name, and in a local function, which
+        has no initializers (see `add_constant`).
         """
         if self.is_function:
             raise GraphkitError(f"function '{self.name}' cannot have an initializer", tensor=name)
@@ -232,19 +232,20 @@ class Graph(RenamingIndex):
         proto = _constants.constant_proto(make_weight(name, array, self.store))
         self.insert(proto, before=next(iter(self.nodes), None))
 
-    def bypass(self, old: str, new: str) -> None:
+    def bypass(self, old: str, new: str) -> str:
         """Let the value `new` stand wherever `old` did; the node that makes `old` must be removed already.
 
         Names of graph outputs are kept: then the producer of `new` takes the name, and where that cannot be
-        (graph inputs, constants, other outputs) an Identity makes it.
+        (graph inputs, constants, other outputs) an Identity makes it. Returns what `new` is called now.
         """
         self.replace_all_uses(old, new)
         if old not in self.output_set:
-            return
+            return new
         if self.producer(new) is not None and new not in self.output_set:
             self.rename(new, old)
-        else:
-            self.insert(NodeProto(op_type="Identity", input=[new], output=[old], name=self.new_name(old)))
+            return old
+        self.insert(NodeProto(op_type="Identity", input=[new], output=[old], name=self.new_name(old)))
+        return new
 
     def remove_dead(self, nodes: Iterable[Node]) -> list[Node]:
         """Remove those of `nodes` whose outputs nobody uses, then what only they used; returns what went."""

@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from graphkit import _write
 from graphkit._wire import MARK, MAX_MESSAGE, Ref, WireError, expand, raw_data, strip
-from graphkit.errors import ModelError
+from graphkit.errors import GraphkitError, ModelError
 from graphkit.weights import Weight, WeightStore, ref_of, refer, tensor_nbytes
 
 PathLike = str | os.PathLike[str]
@@ -48,10 +48,8 @@ class Model:
         _check_file(path)
         store = WeightStore()
         number = store.add_file(path.absolute())
-        data = store.buffers[number].view
-        proto = _parse(data, number, path)
-        model = cls(proto, store, path)
-        _check_model(proto, path)
+        model = cls(_parse(store.buffers[number].view, number, path), store, path)
+        _check_model(model.proto, path)
         _adopt_tensors(model, path.absolute().parent)
         return model
 
@@ -195,13 +193,37 @@ def _check_model(proto: ModelProto, path: Path | None) -> None:
 def _adopt_tensors(model: Model, base_dir: Path | None) -> None:
     """Point external tensors at buffers, and check that every lazy tensor has the bytes its shape needs."""
     for tensor in tensors(model.proto):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        ref = _own_ref(tensor, model)
-        if ref is None:
-            ref = _resolve_external(tensor, model, base_dir)
-            refer(tensor, ref)
-        _check_length(tensor, ref, model.path)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            try:
+                _adopt_tensor(tensor, model, base_dir)
+            except ModelError as error:
+                raise one_line(error) from error
+
+
+def _adopt_tensor(tensor: TensorProto, model: Model, base_dir: Path | None) -> None:
+    ref = _own_ref(tensor, model)
+    if ref is None:
+        ref = _resolve_external(tensor, model, base_dir)
+        refer(tensor, ref)
+    _check_length(tensor, ref, model.path)
+
+
+def one_line(error: GraphkitError) -> ModelError:
+    """A ModelError with the same text, in which names from the file cannot break the line."""
+    return ModelError(
+        readable(error.message),
+        file=error.file,
+        node=None if error.node is None else readable(error.node),
+        tensor=None if error.tensor is None else readable(error.tensor),
+        hint=error.hint,
+    )
+
+
+def readable(text: str | bytes) -> str:
+    """Text from a file as something to print: what is not UTF-8 or not printable is escaped."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _own_ref(tensor: TensorProto, model: Model) -> Ref | None:

@@ -45,25 +45,23 @@ BUILTIN: dict[str, str] = {
     "fuse-rmsnorm": "graphkit.passes.fuse_rmsnorm:FuseRmsnorm",
     "fuse-gelu": "graphkit.passes.fuse_gelu:FuseGelu",
     "fuse-layernorm-gelu": "graphkit.passes.fuse_layernorm_gelu:FuseLayernormGelu",
+    "fuse-silu": "graphkit.passes.fuse_silu:FuseSilu",
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
-_SIMPLIFY = "fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
+_SIMPLIFY = "infer-shapes,fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
+
+_FUSE = "fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
+_FUSE_FOR_MNN = (
+    "fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm{form=mnn},fuse-rmsnorm{form=decomposed},"
+    "fuse-gelu{form=mnn},fuse-silu,fuse-matmul-add,spell-for-mnn"
+)
 
 PRESETS: dict[str, str] = {
     "minimal": "inline-functions,cleanup",
-    "default": (
-        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-gelu,"
-        "fuse-matmul-add,cse,cleanup"
-    ),
-    "onnxruntime": (
-        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-gelu,"
-        "fuse-matmul-add,cse,cleanup"
-    ),
-    "mnn": (
-        f"inline-functions,{_SIMPLIFY},fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,"
-        "fuse-gelu{form=mnn},fuse-matmul-add,spell-for-mnn,cse,cleanup"
-    ),
+    "default": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
+    "onnxruntime": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
+    "mnn": f"inline-functions,{_SIMPLIFY},{_FUSE_FOR_MNN},cse,cleanup",
 }
 
 

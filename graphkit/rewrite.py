@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from graphkit._placing import place
 from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.node import Node
@@ -174,7 +175,7 @@ def _apply(graph: Graph, rewrite: Rewrite) -> tuple[list[Node], list[Node]]:
         graph.define_constant(name, array)
     around = [user for old in rewrite.outputs for user in graph.consumers(old)]
     feeders = {p for node in replaced for v in graph.values_used_by(node) if (p := graph.producer(v))}
-    before = _place(graph, replaced, protos)
+    before = place(replaced, protos)
     for node in replaced:
         graph.remove(node)
     inserted = [graph.insert(proto, before) for proto in protos]
@@ -193,39 +194,6 @@ def _maker(graph: Graph, value: str, rewrite: Rewrite) -> Node:
     if node is None:
         raise GraphkitError(f"'{rewrite.what}' replaces '{value}', which no node of this graph makes")
     return node
-
-
-def _place(graph: Graph, replaced: list[Node], protos: Iterable[NodeProto]) -> Node | None:
-    """The node that new ones go in front of: after the first replaced one, and what they read."""
-    span = _span(replaced)
-    reads = {value for proto in protos for value in proto.input}
-    last = span[0]
-    for node in span[1:]:
-        if node not in replaced and not reads.isdisjoint(node.outputs):
-            last = node
-    before = last._next
-    while before is not None and before in replaced:
-        before = before._next
-    return before
-
-
-def _span(nodes: list[Node]) -> list[Node]:
-    """All nodes from the first to the last of `nodes`, found by looking both ways from one of them."""
-    missing = set(nodes[1:])
-    back, ahead = [nodes[0]], [nodes[0]]
-    first, last = 1, 1
-    while missing:
-        if (node := back[-1]._prev) is not None:
-            back.append(node)
-            if node in missing:
-                missing.remove(node)
-                first = len(back)
-        if (node := ahead[-1]._next) is not None:
-            ahead.append(node)
-            if node in missing:
-                missing.remove(node)
-                last = len(ahead)
-    return [*reversed(back[1:first]), *ahead[:last]]
 
 
 def _with_names(proto: NodeProto, names: Mapping[str, str], anchor: Node) -> NodeProto:

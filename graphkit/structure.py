@@ -57,16 +57,41 @@ def find_fault(graph: Graph, before: Snapshot) -> str | None:
     """What a pass broke, in words, None when nothing: values undefined or defined twice, outputs renamed or
     retyped, new inputs, and nodes that the ONNX checker refuses though it accepted what stood there before.
     """
-    nodes = list(graph.nodes)
-    old = set(map(id, before.nodes))
-    fresh = [node for node in _with_inner(nodes) if id(node.proto) not in old]
+    fresh, in_order = _survey(graph, set(map(id, before.nodes)))
     return (
         _interface_fault(graph, before)
-        or (None if _in_order(graph, nodes) else find_problem(graph))
+        or (None if in_order else find_problem(graph))
         or next(filter(None, map(find_problem, graph.functions.values())), None)
         or _checker_fault(graph, before, fresh)
         or _type_fault(graph, before, {id(node.proto) for node in fresh})
     )
+
+
+def _survey(graph: Graph, old: set[int]) -> tuple[list[Node], bool]:
+    """Nodes whose protobufs are new (ids not in `old`), and a quick answer to "is all defined, in order?".
+
+    One loop, for it runs over every node after every pass; where the answer is no, `find_problem` finds out.
+    """
+    fresh: list[Node] = []
+    in_order = True
+    known = {"", *graph.input_infos, *graph.initializers}
+    for node in graph.nodes:
+        if node.subgraphs:
+            in_order = False  # what they capture is for find_problem
+            fresh.extend(inner for inner in _inside(node) if id(inner.proto) not in old)
+        if id(node.proto) not in old:
+            fresh.append(node)
+        if not known.issuperset(node.inputs):
+            in_order = False
+        known.update(node.outputs)
+    return fresh, in_order and known.issuperset(graph.output_infos)
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    for sub in node.subgraphs.values():
+        for inner in sub.nodes:
+            yield inner
+            yield from _inside(inner)
 
 
 def _interface_fault(graph: Graph, before: Snapshot) -> str | None:
@@ -76,32 +101,16 @@ def _interface_fault(graph: Graph, before: Snapshot) -> str | None:
     return f"the model has new inputs: {added}" if added else None
 
 
-def _in_order(graph: Graph, nodes: list[Node]) -> bool:
-    """A fast yes to "is there no problem?"; where it says no, `find_problem` knows which."""
-    known = {"", *graph.input_infos, *graph.initializers}
-    for node in nodes:
-        if not known.issuperset(node.inputs) or node.subgraphs:
-            return False
-        known.update(node.outputs)
-    return known.issuperset(graph.output_infos)
-
-
-def _with_inner(nodes: list[Node]) -> list[Node]:
-    """The nodes, and after them all nodes of the graphs inside them."""
-    holders = [node for node in nodes if node.subgraphs]
-    inner = [inside for node in holders for sub in node.subgraphs.values() for inside in sub.nodes]
-    return nodes + _with_inner(inner) if inner else nodes
-
-
 def _checker_fault(graph: Graph, before: Snapshot, fresh: list[Node]) -> str | None:
     check = _Checker(graph)
     failed_before: set[str] | None = None
     for node in fresh:
-        problem = None if node.subgraphs else check.problem(node.proto)
+        problem = None if node.subgraphs else check.problem(node)
         if problem is None:
             continue
         if failed_before is None:
-            failed_before = {p.output[0] for p in _all_protos(before.nodes) if p.output and check.problem(p)}
+            old = (Node(proto, graph) for proto in _all_protos(before.nodes))
+            failed_before = {node.outputs[0] for node in old if node.outputs and check.problem(node)}
         if not node.outputs or node.outputs[0] not in failed_before:
             return f"node '{node.label}' ({node.op}) is not valid ONNX: {problem}"
     return None
@@ -126,13 +135,13 @@ class _Checker:
         self._context.opset_imports = graph.opsets
         self._known: dict[object, str | None] = {}
 
-    def problem(self, proto: NodeProto) -> str | None:
+    def problem(self, node: Node) -> str | None:
         """Why the node by itself is not valid, None when it is."""
-        key = _signature(proto)
+        key = _signature(node)
         if key is None:
-            return self._check(proto)
+            return self._check(node.proto)
         if key not in self._known:
-            self._known[key] = self._check(proto)
+            self._known[key] = self._check(node.proto)
         return self._known[key]
 
     def _check(self, proto: NodeProto) -> str | None:
@@ -143,13 +152,13 @@ class _Checker:
         return None
 
 
-def _signature(proto: NodeProto) -> object:
+def _signature(node: Node) -> object:
     """What the checker's answer depends on; None when it looks at the data of tensors too."""
-    attributes = [(a.name, a.type, a.ref_attr_name) for a in proto.attribute]
+    attributes = [(a.name, a.type, a.ref_attr_name) for a in node.proto.attribute]
     if any(kind in _TENSORS for _, kind, _ in attributes):
         return None
-    given = (tuple(map(bool, proto.input)), tuple(map(bool, proto.output)))
-    return (proto.domain, proto.op_type, *given, *attributes)
+    given = (tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs)))
+    return (node.domain, node.op_type, *given, *attributes)
 
 
 # -- types of outputs -------------------------------------------------------------------------------------

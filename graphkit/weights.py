@@ -194,7 +194,9 @@ def renamed_weight(weight: Weight, name: str) -> Weight:
     proto = TensorProto()
     proto.CopyFrom(weight.proto)
     proto.name = name
-    return Weight(proto, weight.store)
+    renamed = Weight(proto, weight.store)
+    renamed._array = weight._array
+    return renamed
 
 
 def moved_weight(weight: Weight, store: WeightStore) -> Weight:
@@ -211,6 +213,8 @@ def moved_weight(weight: Weight, store: WeightStore) -> Weight:
 def dense_weight(sparse: SparseTensorProto, store: WeightStore) -> Weight:
     """A sparse initializer as an ordinary weight. Raises ModelError when it is damaged or over 2 GB."""
     name, dims = sparse.values.name, tuple(sparse.dims)
+    if not isinstance(name, str):
+        raise ModelError(f"the name {name!r} is not valid UTF-8")
     values = Weight(sparse.values, store).array()
     indices = Weight(sparse.indices, store).array()
     if not 0 <= math.prod(dims) * values.itemsize <= MAX_MESSAGE or min(dims, default=0) < 0:

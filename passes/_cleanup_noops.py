@@ -20,6 +20,8 @@ _NEUTRAL = {  # operator: its neutral element, and whether it may stand on the l
     "And": (1, True),
 }
 
+_SMALL = 1 << 20  # bytes of a constant that is read to see whether it is all zeros
+
 
 def same_shape(graph: Graph, first: str, second: str) -> bool:
     """True when two values surely have the same shape: all sizes known or named, and equal."""
@@ -192,14 +194,29 @@ def single_element_reduce(graph: Graph, node: Node) -> Outcome:
 
 @rule(*_NEUTRAL)
 def neutral_element(graph: Graph, node: Node) -> Outcome:
-    """Arithmetic with a constant of one element that changes neither value nor shape nor type."""
+    """Arithmetic with a neutral constant that changes neither value nor shape nor type."""
     neutral, either = _NEUTRAL[node.op_type]
     if node.attrs or len(node.inputs) != 2:
         return None  # before operator set 7 the attributes say how to broadcast
     for constant, other in ((1, 0), (0, 1)) if either else ((1, 0),):
         if graph.scalar(node.inputs[constant]) == neutral:
             return _without(graph, node, node.inputs[constant], node.inputs[other])
+        if neutral == 0 and _is_zero_bias(graph, node.inputs[constant], node.inputs[other]):
+            return pass_on(node, node.inputs[other], f"remove {node.op_type} of zeros")
     return None
+
+
+def _is_zero_bias(graph: Graph, constant: str, other: str) -> bool:
+    """True for a small constant of zeros that surely broadcasts into `other`.
+
+    After a Mul it stays: that is the end of a spelled-out LayerNorm, which MNN fuses only when it is whole.
+    """
+    weight, shape, maker = graph.weight(constant), graph.shape(other), graph.producer(other)
+    if weight is None or shape is None or len(weight.dims) > len(shape) or (maker and maker.op == "Mul"):
+        return False
+    tail = shape[len(shape) - len(weight.dims) :]
+    fits = all(size in (1, dim) for size, dim in zip(weight.dims, tail, strict=True))
+    return fits and weight.nbytes <= _SMALL and not weight.array().any()
 
 
 def _without(graph: Graph, node: Node, constant: str, other: str) -> Outcome:

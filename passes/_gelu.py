@@ -1,8 +1,8 @@
 """Gelu recognised in the spellings of exporters.
 
-erf: x · ½(1 + erf(x/√2)). tanh: x · ½(1 + tanh(√(2/π)(x + 0.044715 x³))). Both are recognised by what they
-compute, not by how it is written: the argument of Erf or Tanh is read as a polynomial in x, and everything
-behind it as a product (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016).
+erf: x · ½(1 + erf(x/√2)). tanh: x · ½(1 + tanh(√(2/π)(x + 0.044715 x³))), or the same by sigmoid. They are
+recognised by what they compute, not by how it is written: the argument of Erf or Tanh is read as a polynomial
+in x, and everything behind it as a product (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016).
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ Polynomial = dict[int, float]
 _MAX_STEPS = 6  # products behind the activation; nobody writes more than four
 _MAX_DEPTH = 7  # operators between x and the activation
 C, K = math.sqrt(2 / math.pi), 0.044715
-_KERNELS: Mapping[str, Mapping[int, float]] = {"Erf": {1: math.sqrt(0.5)}, "Tanh": {1: C, 3: C * K}}
+_KERNELS: Mapping[str, Mapping[int, float]] = {
+    "Erf": {1: math.sqrt(0.5)},
+    "Tanh": {1: C, 3: C * K},
+    "Sigmoid": {1: 2 * C, 3: 2 * C * K},  # ½(1 + tanh u) = sigmoid(2u)
+}
+_SUMS = {"Erf": (0.5, 0.5), "Tanh": (0.5, 0.5), "Sigmoid": (1.0, 0.0)}  # what x multiplies: a · act + b
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ def _is_kernel(found: Polynomial | None, kernel: Mapping[int, float], dtype: int
 class _Product:
     """What was multiplied so far: `act · slope + offset`, times `factor`, times x once `x` is known."""
 
+    act: str
     value: str
     slope: float = 1.0
     offset: float = 0.0
@@ -111,15 +117,15 @@ class _Product:
     nodes: list[Node] = field(default_factory=list)
 
     def complete(self, dtype: int) -> bool:
-        """True when all of ½(1 + act)·x has been seen."""
-        halves = (self.slope * self.factor, self.offset * self.factor)
-        return bool(self.x) and all(_match.close(half, 0.5, dtype) for half in halves)
+        """True when all of ½(1 + act)·x has been seen, or of act·x where that is a Sigmoid."""
+        sums = zip((self.slope * self.factor, self.offset * self.factor), _SUMS[self.act], strict=True)
+        return bool(self.x) and all(_match.close(seen, wanted, dtype) for seen, wanted in sums)
 
 
 def find_gelu(graph: Graph, act: Node) -> GeluMatch | str | None:
-    """The Gelu around an Erf or Tanh node; a reason when most of one is there, None for anything else."""
+    """The Gelu around an Erf, Tanh or Sigmoid; a reason when most of one is there, None for anything else."""
     dtype = graph.dtype(act.outputs[0]) or graph.dtype(act.inputs[0])
-    state = _Product(act.outputs[0])
+    state = _Product(act.op_type, act.outputs[0])
     for _ in range(_MAX_STEPS):
         if state.complete(dtype):
             break
@@ -146,7 +152,8 @@ def _step(graph: Graph, state: _Product, node: Node, act: Node, dtype: int) -> b
     scaled = _match.with_scalar(graph, node)
     if scaled is not None and scaled[0] == state.value:
         return _step_scalar(state, node, scaled[1], scaled[2])
-    if node.op_type != "Mul" or not state.offset or state.x or len(set(node.inputs)) == 1:
+    summed = bool(state.offset) or act.op_type == "Sigmoid"
+    if node.op_type != "Mul" or not summed or state.x or len(set(node.inputs)) == 1:
         return False
     other = node.inputs[1] if node.inputs[0] == state.value else node.inputs[0]
     return _find_x(graph, state, other, act, dtype)
@@ -224,16 +231,12 @@ def _why_not(state: _Product, act: Node, node: Node | None) -> str | None:
 
 
 def is_mnn_spelling(graph: Graph, found: GeluMatch) -> bool:
-    """True when MNN fuses these nodes as they stand: order of operands and rank of scalars matter."""
-    orders = _ERF_ORDERS if found.approximate == "none" else _TANH_ORDERS
-    return _match.spelling(graph, found.nodes, found.x, rank_0=True) in orders
+    """True when MNN fuses this erf form as it stands: order of operands and rank of scalars matter."""
+    return _match.spelling(graph, found.nodes, found.x, rank_0=True) in _ERF_ORDERS
 
 
 _ERF_TAIL = (("Mul(2,x)", "Mul(3,#)"), ("Mul(x,2)", "Mul(3,#)"))
 _ERF_ORDERS = {(head, "Erf(0)", "Add(1,#)", *tail) for head in ("Mul(x,#)", "Div(x,#)") for tail in _ERF_TAIL}
-_TANH_ORDERS = {
-    ("Pow(x,#)", "Mul(0,#)", "Add(x,1)", "Mul(2,#)", "Tanh(3)", "Add(4,#)", "Mul(5,#)", "Mul(x,6)"),
-}
 
 
 def belongs_to_gelu(graph: Graph, node: Node) -> bool:

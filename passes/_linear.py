@@ -57,6 +57,15 @@ class Linear:
         made = [array for array in (weight, bias) if array is not None and array is not self.weight]
         return replace(self, weight=weight, bias=bias) if _match.all_finite(*made) else None
 
+    def weight_scaled(self, factor: float) -> Linear | None:
+        """The layer whose input is multiplied by a number first; the bias stays. None when that overflows."""
+        scaled = replace(self, bias=None).scaled(np.full(self.channels, factor), None)
+        return None if scaled is None else replace(scaled, bias=self.bias)
+
+    def of(self, x: str) -> Linear:
+        """The same layer on another input."""
+        return replace(self, x=x)
+
     def _by_channel(self, factor: np.ndarray) -> np.ndarray:
         """Factors in a shape that multiplies the weight channel by channel."""
         factor, shape = factor.astype(np.float64), self.weight.shape
@@ -127,6 +136,26 @@ def per_channel(array: np.ndarray | None, rank: int | None, axis: int, channels:
     if any(dim != 1 for index, dim in enumerate(shape) if index != at) or shape[at] not in (1, channels):
         return None
     return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+def read_product(graph: Graph, value: str) -> Linear | None:
+    """The product that makes a value, an Add of a constant bias behind a MatMul included."""
+    node = _match.made_by(graph, value, *PRODUCTS, "Add")
+    if node is None:
+        return None
+    if node.op_type != "Add":
+        layer = read(graph, node)
+        return layer if isinstance(layer, Linear) else None
+    operands = _match.with_constant(graph, node)
+    product = _match.made_by(graph, operands[0], "MatMul") if operands is not None else None
+    layer = read(graph, product) if product is not None else None
+    if operands is None or not isinstance(layer, Linear) or graph.sole_consumer(layer.output) is not node:
+        return None
+    rank = graph.rank(layer.output)
+    bias = per_channel(graph.constant(operands[1]), rank, -1, layer.channels)
+    if bias is None:
+        return None
+    return replace(layer, bias=bias, output=node.outputs[0], nodes=(*layer.nodes, node))
 
 
 def write(build: Builder, layer: Linear, *, as_gemm: bool = False) -> str:

@@ -150,14 +150,6 @@ def _constant_sign(graph: Graph, value: str, rank_0: bool) -> str:
     return "?" if array is not None and array.ndim else "#"
 
 
-def static_shape(graph: Graph, value: str) -> tuple[int, ...] | None:
-    """Shape of a value when every dimension is a known number."""
-    shape = graph.shape(value)
-    if shape is None or any(not isinstance(dim, int) for dim in shape):
-        return None
-    return tuple(dim for dim in shape if isinstance(dim, int))
-
-
 def all_finite(*arrays: np.ndarray) -> bool:
     """True when no array holds NaN or infinity."""
     return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in arrays)

@@ -136,10 +136,7 @@ class Folder:
         known = [node for node in graph.nodes if _is_known(scope, node) and _is_used(graph, node)]
         for node in reversed(known):
             used = [value for value in node.outputs if value and graph.is_used(value)]
-            if not used:
-                graph.remove(node)
-                continue
-            if not self._allows(graph, node, f"fold {node.op} of known sizes", "known value"):
+            if used and not self._allows(graph, node, f"fold {node.op} of known sizes", "known value"):
                 return
             feeders = _feeders(graph, node)
             graph.remove(node)

@@ -19,6 +19,7 @@ from graphkit.node import Node
 
 Plan = tuple[Any, ...]
 _MAX_LENGTH = 16
+_OPERATORS = frozenset(("Shape", "Gather", "Concat", "Mul", "Add"))
 
 
 def const(shape: tuple[int, ...], items: tuple[int, ...]) -> Plan:
@@ -137,12 +138,12 @@ def _order(term: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, ...]]:
 
 def plan_of_node(graph: Graph, node: Node, plans: dict[str, Plan], sources: dict[str, int]) -> Plan | None:
     """The plan that a node is already, given the plans of earlier values; None when it is none."""
-    if node.domain or len(node.outputs) != 1:
+    if node.op_type not in _OPERATORS or node.domain:
         return None
     if node.op_type == "Shape":
         plain = node.inputs[0] in sources and not node.attrs
         return ("Shape", node.inputs[0]) if plain else None
-    if node.op_type not in ("Gather", "Concat", "Mul", "Add") or node.attr("axis", 0) != 0:
+    if not any(value in plans for value in node.inputs) or node.attr("axis", 0) != 0:
         return None
     parts = [plans.get(value) or _constant_plan(graph, value) for value in node.inputs]
     return None if None in parts else (node.op_type, *parts)

@@ -23,7 +23,8 @@ class FoldShapes:
     Unsqueeze become one; so does Reshape, Transpose, Reshape that only merges leading axes meanwhile, and a
     Gather or GatherND whose computed indices take everything in order. What is left of shape arithmetic over
     named sizes of graph inputs is computed once, from the shape of one input (Shape, Gather, Concat).
-    Inputs whose axes have the same name are taken to agree on its size.
+    Inputs whose axes have the same name are taken to agree on its size, and a size in a Reshape target to be
+    meant as one (without allowzero, ONNX reads a 0 there as "copy").
 
     Refuses Reshape targets with two open sizes, or with one where another size may be 0, and arithmetic that
     depends on data. Nothing is computed from declared shapes of inner values and outputs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,8 +26,8 @@ class FuseMatmulAdd:
     one number or N numbers (MNN: two operators less for each); Mul and Div of x by one number, or of y by
     one after Reshapes, Transposes and a MatMul with something else (attention's 1/√d goes into the query);
     several constant Adds in a row into one. With x of rank 2, MatMul and Add become Gemm, and alpha and beta
-    of a Gemm go into its weights. With more axes it stays MatMul and Add: MNN merges these itself, and Reshape,
-    Gemm, Reshape, as other tools write it, would cost more.
+    of a Gemm go into its weights. With more axes it stays MatMul and Add: MNN merges these itself, and
+    Reshape, Gemm, Reshape, as other tools write it, would cost more.
 
     Refuses values that something else uses too, to scale a weight that other nodes share (it would be stored
     twice), constants that do not fit the last axis, and weights that would overflow their type.
@@ -44,7 +44,7 @@ class FuseMatmulAdd:
 @rule("Add", "Sub", "Mul", "Div", name="matmul-affine")
 def _behind(graph: Graph, node: Node) -> Outcome:
     for index, value in enumerate(node.inputs):
-        layer = _read(graph, value)
+        layer = _linear.read_product(graph, value)
         constant = graph.constant(node.inputs[1 - index]) if layer is not None else None
         if layer is None or constant is None:
             continue
@@ -57,26 +57,6 @@ def _behind(graph: Graph, node: Node) -> Outcome:
         affine = affine_of(node.op_type, vector.astype(np.float64), constant_first=index == 1)
         return affine and _fold(graph, node, layer, rank, *affine)
     return None
-
-
-def _read(graph: Graph, value: str) -> Linear | None:
-    """The product that makes a value, an Add of a constant bias behind a MatMul included."""
-    node = _match.made_by(graph, value, *PRODUCTS, "Add")
-    if node is None:
-        return None
-    if node.op_type != "Add":
-        layer = _linear.read(graph, node)
-        return layer if isinstance(layer, Linear) else None
-    operands = _match.with_constant(graph, node)
-    product = _match.made_by(graph, operands[0], "MatMul") if operands is not None else None
-    layer = _linear.read(graph, product) if product is not None else None
-    if operands is None or not isinstance(layer, Linear) or graph.sole_consumer(layer.output) is not node:
-        return None
-    rank = graph.rank(layer.output)
-    bias = _linear.per_channel(graph.constant(operands[1]), rank, -1, layer.channels)
-    if bias is None:
-        return None
-    return replace(layer, bias=bias, output=node.outputs[0], nodes=(*layer.nodes, node))
 
 
 def _fold(
@@ -140,7 +120,7 @@ def _layer_behind(graph: Graph, value: str, user: Node, steps: int) -> Linear | 
     node = graph.producer(value)
     if node is None or not steps or graph.sole_consumer(value) is not user:
         return None
-    layer = _read(graph, value)
+    layer = _linear.read_product(graph, value)
     if layer is not None:
         return layer
     if _match.is_op(node, *_VIEWS):
@@ -171,11 +151,11 @@ def _in_front(graph: Graph, node: Node) -> Outcome:
         return None
     if graph.use_count(layer.weight_name) > 1:
         return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
-    folded = replace(layer, x=x, bias=None).scaled(np.full(layer.channels, number), None)
+    folded = layer.weight_scaled(number)
     if folded is None:
         return Refusal(name, node.label, f"the weights of '{node.label}' would not be finite")
     build = Builder(graph, node)
-    y = _linear.write(build, replace(folded, bias=layer.bias))
+    y = _linear.write(build, folded.of(x))
     return build.rewrite({node.outputs[0]: y}, f"{scale.op_type} of the input into {node.op_type}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from graphkit.graph import Graph
@@ -132,6 +133,15 @@ def _match_op(graph: Graph, node: Node) -> Outcome:
         build, value, axes, node.attr("epsilon", 1e-5), np.dtype(np.float32) if half else dtype
     )
     y = build.op("Cast", y, to=kind) if half else y
-    return build.rewrite(
-        {node.outputs[0]: build.op("Mul", y, node.inputs[1])}, "RMSNormalization spelled out"
-    )
+    y = y if _is_ones(graph, node.inputs[1]) else build.op("Mul", y, node.inputs[1])
+    return build.rewrite({node.outputs[0]: y}, "RMSNormalization spelled out")
+
+
+def _is_ones(graph: Graph, scale: str) -> bool:
+    """True for a scale of ones, also one that dynamo makes to the size of x when the model runs."""
+    fill = _match.made_by(graph, scale, "ConstantOfShape")
+    if fill is not None:
+        value = fill.attr("value")
+        return value is not None and bool((onnx.numpy_helper.to_array(value) == 1).all())
+    array = graph.constant(scale)
+    return array is not None and bool((array == 1).all())

@@ -1,4 +1,4 @@
-"""Random small models for property tests: nested If and Loop, captured and shadowed names, local functions."""
+"""Random small models for property tests: nested If and Loop, captured and hidden names, functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Maker:
         return items[self.draw(st.integers(0, len(items) - 1))]
 
     def own_names(self, seen: list[str]) -> tuple[list[str], list[str]]:
-        """Names that this graph may define though others do, and what is left to be seen of the outer graphs."""
+        """Names that this graph may define though others do, and what it then sees of the outer graphs."""
         own = [f"v{i}" for i in range(6) if self.shadow and self.draw(st.booleans())]
         return own, [value for value in seen if value not in own]
 
@@ -66,7 +66,9 @@ class Maker:
             value = helper.make_tensor("k", TensorProto.FLOAT, SHAPE, [1.0, -2.0, 3.0, 0.5])
             return helper.make_node("Constant", [], outputs[:1], value=value)
         if kind == 8:
-            return helper.make_node("Loop", ["n", "", inputs[0]], outputs[:1], body=self.body(seen, depth - 1))
+            return helper.make_node(
+                "Loop", ["n", "", inputs[0]], outputs[:1], body=self.body(seen, depth - 1)
+            )
         branches = [self.graph(seen, depth - 1, outputs=2) for _ in range(2)]
         return helper.make_node("If", ["c"], outputs, then_branch=branches[0], else_branch=branches[1])
 

@@ -21,7 +21,7 @@ from graphkit.testing import run
 from tests.random_models import SHAPE, feeds, models
 
 quick = settings(
-    max_examples=600,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],

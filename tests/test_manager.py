@@ -419,3 +419,14 @@ def test_weights_come_back_too() -> None:
     (record,) = run(graph, Custom(spoil), verify=judge(text)).records
     assert record.status == "rolled back"
     assert graph.scalar("w") == 2.0
+
+
+def test_rounds_merge_into_one_record() -> None:
+    first = PassRecord("p", "p", "changed", 2, 9, 7, 0.5, ((1, 2),), 1e-6, "", {"a": 2}, (), ("n", "m"))
+    later = PassRecord("p", "p", "unchanged", 0, 7, 7, 0.25, (), None, "", {"b": 1}, (), ("m", "k"))
+    merged = first.merged(later)
+    assert (merged.status, merged.rewrites, merged.numbers) == ("changed", 2, ((1, 2),))
+    assert (merged.nodes_before, merged.nodes_after, merged.seconds) == (9, 7, 0.75)
+    assert merged.max_error == 1e-6
+    assert merged.counters == {"a": 2, "b": 1}
+    assert merged.notes == ("n", "m", "k")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,11 +24,12 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PACKAGE = EXAMPLES / "graphkit-example-passes"
 FILE = EXAMPLES / "single_file_pass.py"
 TEXT = """
-    g (float[N,4] x) => (float[N,12] y) <float lo = {-0.5}, float hi = {0.5}, float top = {6.0}, float two = {2.0}> {
+    g (float[N,4] x) => (float[N,12] y)
+    <float lo = {-0.5}, float hi = {0.5}, float top = {6.0}> {
         a = Relu(x)
         b = Clip(a, lo, top)
         c = Clip(b, , hi)
-        d = Pow(c, two)
+        d = HardSwish(c)
         e = Concat<axis = 1>(d, x)
         y = Concat<axis = 1>(e, x)
     }
@@ -60,6 +63,7 @@ def child(
     path = os.pathsep.join([*([str(site)] if site else []), str(EXAMPLES.parent)])
     return subprocess.run(
         [sys.executable, *arguments],
+        check=False,
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -208,27 +212,31 @@ def test_a_duplicate_name_raises_with_both_sources(installed: Path, model: Path,
 
 
 def test_a_file_is_a_plugin(model: Path) -> None:
-    arguments = ("--plugin", str(FILE), "--passes", "infer-shapes,square-by-mul", "--verify", "each")
+    arguments = ("--plugin", str(FILE), "--passes", "infer-shapes,plain-activations", "--verify", "each")
     code, data, _ = graphkit("optimize", str(model), *arguments, cwd=model.parent)
     assert code == 0
-    assert data["passes"][1]["counters"] == {"square-by-mul": 1}
+    assert data["passes"][1]["counters"] == {"plain-activation": 1}
     assert data["proof"]["kind"] == "equal"
-    code, data, _ = graphkit("passes", "square-by-mul", "--plugin", str(FILE))
+    code, data, _ = graphkit("passes", "plain-activations", "--plugin", str(FILE))
     assert code == 0
-    assert "Refuses when the element type of x is not known" in json.dumps(data)
+    assert "Refuses where the element type is not known" in json.dumps(data)
 
 
 def test_a_file_says_what_it_refuses(model: Path) -> None:
-    arguments = ("--plugin", str(FILE), "--passes", "square-by-mul")
+    arguments = ("--plugin", str(FILE), "--passes", "plain-activations")
     code, data, _ = graphkit("optimize", str(model), *arguments, cwd=model.parent)
     assert code == 0
     (refusal,) = data["passes"][0]["refusals"]
-    assert refusal == {"rule": "square-by-mul", "node": "d", "reason": "the element type of 'c' is not known"}
+    assert refusal == {
+        "rule": "plain-activation",
+        "node": "d",
+        "reason": "the element type of 'c' is not known",
+    }
 
 
 def test_a_module_is_a_plugin(model: Path, tmp_path: Path) -> None:
     shutil.copy(FILE, tmp_path / "some_module.py")
-    arguments = ("--plugin", "some_module", "--passes", "infer-shapes,square-by-mul")
+    arguments = ("--plugin", "some_module", "--passes", "infer-shapes,plain-activations")
     code, data, _ = graphkit("optimize", str(model), *arguments, site=tmp_path, cwd=model.parent)
     assert code == 0
     assert data["passes"][1]["status"] == "changed"
@@ -239,3 +247,35 @@ def test_a_file_that_fails(model: Path, tmp_path: Path) -> None:
     code, _, said = graphkit("passes", "--plugin", str(tmp_path / "bad.py"))
     assert code == 2
     assert "ZeroDivisionError" in said
+
+
+CRASH = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Crash:
+    """Raises where it knows a rank."""
+    name: ClassVar[str] = "crash"
+    summary: ClassVar[str] = "raises"
+
+    def run(self, graph):
+        raise IndexError(f"rank {graph.rank('c')}")
+'''
+
+
+def test_a_file_that_crashes_leaves_a_folder_that_shows_it(model: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "crash.py"
+    plugin.write_text(CRASH)
+    arguments = ("--plugin", str(plugin), "--passes", "infer-shapes,crash,cleanup", "-o", "out.onnx")
+    code, _, said = graphkit("optimize", str(model), *arguments, cwd=tmp_path)
+    assert code == 4
+    assert "pass 'crash' raised IndexError: rank 2" in " ".join(said.split())
+    assert not (tmp_path / "out.onnx").exists()
+    (folder,) = tmp_path.glob("graphkit-crash-*")
+    plugin.unlink()
+    command = re.search(r"^    graphkit (optimize .*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert command is not None
+    code, _, said = graphkit(*shlex.split(command[1]), cwd=folder)
+    assert code == 4
+    assert "pass 'crash' raised IndexError: rank 2" in " ".join(said.split())

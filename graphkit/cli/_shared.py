@@ -43,6 +43,25 @@ bind_options = combined(
     ),
 )
 
+verify_options = combined(
+    option(
+        "--verify",
+        type=click.Choice(["none", "end", "each"]),
+        default="end",
+        show_default=True,
+        section="Verification",
+        help="Compare outputs with the original: never, at the end, or after each pass.",
+    ),
+    option(
+        "--on-mismatch",
+        type=click.Choice(["rollback", "stop"]),
+        default="rollback",
+        show_default=True,
+        section="Verification",
+        help="What to do about a pass that breaks outputs: undo it, or undo it and stop.",
+    ),
+)
+
 sample_options = combined(
     option(
         "--inputs",
@@ -81,6 +100,13 @@ tolerance_options = combined(
 )
 
 run_options = combined(
+    option(
+        "--stop-after",
+        type=click.IntRange(min=0),
+        metavar="N",
+        section="Passes",
+        help="Do only the first N rewrites.",
+    ),
     option(
         "--plugin",
         "plugins",

@@ -64,7 +64,8 @@ def _converter_option(item: ConverterOption) -> Callable[[F], F]:
 @option("--passes", metavar="PIPELINE", section="Passes", help="What to run before. Default: mnn.")
 @option("--no-optimize", is_flag=True, section="Passes", help="Hand the model over as it is.")
 @_shared.bind_options
-@option("--no-verify", is_flag=True, section="Verification", help="Do not compare MNN with the original.")
+@_shared.verify_options
+@option("--no-verify", is_flag=True, section="Verification", help="The same as --verify none.")
 @_shared.sample_options
 @_shared.tolerance_options
 @option(
@@ -165,7 +166,9 @@ def _run(
                 passes=passes,
                 bind=_values.bindings(given["binds"], given["shapes"], lambda: _onnx(source)),
                 options=options,
-                verify=not given["no_verify"],
+                verify="none" if given["no_verify"] else given["verify"],
+                on_mismatch=given["on_mismatch"],
+                stop_after=given["stop_after"],
                 inputs=_values.samples(given["inputs"]),
                 seed=given["seed"],
                 tolerance=_values.tolerance(lambda: _default(options), given["rtol"], given["atol"]),

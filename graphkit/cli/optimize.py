@@ -42,32 +42,10 @@ EXAMPLES = (
     help="The preset for a runtime.",
 )
 @_shared.bind_options
-@option(
-    "--verify",
-    type=click.Choice(["none", "end", "each"]),
-    default="end",
-    show_default=True,
-    section="Verification",
-    help="Compare outputs with the original: never, at the end, or after each pass.",
-)
+@_shared.verify_options
 @_shared.sample_options
 @_shared.tolerance_options
-@option(
-    "--on-mismatch",
-    type=click.Choice(["rollback", "stop"]),
-    default="rollback",
-    show_default=True,
-    section="Verification",
-    help="What to do about a pass that breaks outputs: undo it, or undo it and stop.",
-)
 @_shared.run_options
-@option(
-    "--stop-after",
-    type=click.IntRange(min=0),
-    metavar="N",
-    section="Passes",
-    help="Do only the first N rewrites.",
-)
 @option(
     "--external-data/--no-external-data",
     "external",

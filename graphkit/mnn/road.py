@@ -1,4 +1,4 @@
-"""The road: optimize → MNNConvert → load back → compare. What arrives is proven, or the nodes at fault are named."""
+"""The road: optimize → MNNConvert → load back → compare. What arrives is proven, or nodes at fault are named."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from graphkit._write import atomic
 from graphkit.compare import Tolerance
-from graphkit.errors import GraphkitError, MnnError, NodeFault, OutputError, UsageError
+from graphkit.errors import MnnError, NodeFault, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn import locate, worker
 from graphkit.mnn.convert import ConverterError, run_converter
-from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model, PathLike
-from graphkit.optimize import Bindings, OptimizeResult, gather, optimize
+from graphkit.optimize import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
 
@@ -62,10 +62,12 @@ def convert(
     passes: str | Pipeline | None = "mnn",
     bind: Bindings | None = None,
     options: ConverterOptions | None = None,
-    verify: bool = True,
+    verify: Verify = "end",
     inputs: Sequence[Feeds] | None = None,
     seed: int = 0,
     tolerance: Tolerance | None = None,
+    on_mismatch: Literal["rollback", "stop"] = "rollback",
+    stop_after: int | None = None,
     keep: bool = False,
     timeout: float = 600.0,
     plugins: Iterable[str] = (),
@@ -77,8 +79,9 @@ def convert(
 
     source: an ONNX model, or a file of another framework named by `options` (those are converted and loaded
     back; there is no reference to compare them with). passes: pipeline text, None to hand the model over as
-    it is. tolerance: default 1e-3 of the largest value, 2e-2 with fp16. keep: leave the .mnn file even when
-    it computes something else. bind, inputs, seed, plugins, watch, crash_dir: as in `optimize`.
+    it is. verify: "none" hands over without any proof; "each" also checks after each pass. tolerance: of MNN
+    against the original, default 1e-3 of the largest value, 2e-2 with fp16. keep: leave the .mnn file even when
+    it computes something else. Other arguments as in `optimize`.
 
     Raises MnnError when MNN refuses the model, crashes, takes longer than `timeout` seconds, or computes it
     wrong: `faults` names the nodes. Then there is no output, unless `keep`. Raises what `optimize` raises.
@@ -89,30 +92,20 @@ def convert(
         return trip.foreign(Path(str(source)))
     model = source if isinstance(source, Model) else Model.load(source)
     _refuse_overwrite(model, trip.output)
-    result = None
-    if passes is not None:
-        trip.progress("optimizing")
-        result = optimize(
-            model, passes, bind=bind, verify="end" if verify else "none", inputs=inputs, seed=seed,
-            plugins=plugins, watch=watch, crash_dir=crash_dir,
-        )  # fmt: skip
-        trip.seconds["optimize"] = sum(record.seconds for record in result.report.records)
-        evidence, excuse = result.evidence, result.proof.note
-        handed = result.model
-    else:
-        handed = _bound(model, bind)
-        evidence, excuse = gather(model, bind, inputs, seed) if verify else (None, "not asked for")
-    return trip.run(handed, evidence, excuse, result)
+    if passes is None:
+        evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, "not asked for")
+        return trip.run(bound_model(model, bind), evidence, excuse, None)
+    trip.progress("optimizing")
+    result = optimize(
+        model, passes, bind=bind, verify=verify, inputs=inputs, seed=seed, on_mismatch=on_mismatch,
+        stop_after=stop_after, plugins=plugins, watch=watch, crash_dir=crash_dir,
+    )  # fmt: skip
+    trip.seconds["optimize"] = sum(record.seconds for record in result.report.records)
+    return trip.run(result.model, result.evidence, result.proof.note, result)
 
 
 def _silent(step: str) -> None:
     return None
-
-
-def _bound(model: Model, bind: Bindings | None) -> Model:
-    from graphkit.optimize import bound_model
-
-    return bound_model(model, bind)
 
 
 def _refuse_overwrite(model: Model, output: Path) -> None:
@@ -211,12 +204,15 @@ class _Trip:
     def _refused(self, model: Model, error: ConverterError) -> MnnError:
         """The converter's failure with the nodes it is about."""
         graph = Graph.of(model)
+        message, hint = error.message, error.hint
         if error.unsupported_ops:
             faults = locate.nodes_of(graph, error.unsupported_ops)
+            message = f"MNN refused {len(faults)} node{'s' if len(faults) != 1 else ''}"
+            hint = hint or _REFUSED
         else:
             self.progress("looking for the node")
             faults = locate.failing_node(graph, self._converts, error.message)
-        return MnnError(error.message, faults=faults, log=error.log, file=model.path, hint=error.hint)
+        return MnnError(message, faults=faults, log=error.log, file=model.path, hint=hint)
 
     def _converts(self, model: Model) -> bool:
         """True when MNN's converter takes a model."""
@@ -269,8 +265,6 @@ class _Trip:
 
     def _place(self, made: Path) -> None:
         """Move the file and its weights into place; an existing output survives a failure."""
-        from graphkit._write import atomic
-
         weights = made.with_name(made.name + ".weight")
         target = self.output.with_name(self.output.name + ".weight")
         sources = [weights, made] if weights.exists() else [made]
@@ -281,17 +275,10 @@ class _Trip:
                     shutil.copyfileobj(data, file, 1 << 24)
 
 
-_HINT = "try --bind to fix dynamic dims, or --no-optimize to see whether a pass is involved"
+_REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
+_HINT = "fix dynamic dims with --bind, or leave a pass out with --passes mnn,-NAME"
 
 
 def _size(path: Path) -> int:
     weights = path.with_name(path.name + ".weight")
     return path.stat().st_size + (weights.stat().st_size if weights.exists() else 0)
-
-
-def describe(path: PathLike) -> FileInfo:
-    """What a .mnn file holds, read without MNN. Raises ModelError."""
-    return read_file_info(Path(path))
-
-
-__all__ = ["ConvertResult", "GraphkitError", "convert", "describe"]

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -98,8 +99,6 @@ def test_judge_sees_a_dim_that_became_fixed(tmp_path: Path) -> None:
 
 
 def test_relative_error_and_names() -> None:
-    import numpy as np
-
     right = np.array([1.0, np.nan, -4.0])
     assert _judge.relative_error(right, np.array([1.0, np.nan, -3.0])) == 0.25
     assert math.isinf(_judge.relative_error(right, np.array([1.0, 2.0, -4.0])))

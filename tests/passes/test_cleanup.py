@@ -255,3 +255,38 @@ def test_second_run_changes_nothing() -> None:
     lines = canonical(graph)
     assert not CLEANUP.run(graph).modified
     assert canonical(graph) == lines
+
+
+ZERO_BIAS = """
+g (float[N, 4] x) => (float[N, 4] y)
+<float[4] b = {0.0, 0.0, 0.0, 0.0}, float[4] c = {0.0, 0.0, 0.0, 1.0}>
+{ a = Relu(x) BODY }
+"""
+
+
+def test_a_bias_of_zeros_goes() -> None:
+    before = ZERO_BIAS.replace("BODY", "d = Add(b, a) y = Sigmoid(d)")
+    assert_rewrites(Cleanup(), before, "g (float[N, 4] x) => (float[N, 4] y) { a = Relu(x) y = Sigmoid(a) }")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = Add(a, c) y = Sigmoid(d)",  # not all zeros
+        "d = Mul(a, c) y = Add(d, b)",  # the end of a LayerNorm
+    ],
+)
+def test_other_biases_stay(body: str) -> None:
+    text = ZERO_BIAS.replace("BODY", body)
+    if "b)" not in body:
+        text = text.replace("float[4] b = {0.0, 0.0, 0.0, 0.0}, ", "")
+    else:
+        text = text.replace(">\n{", ">\n{")
+    assert_unchanged(Cleanup(), text)
+
+
+def test_zeros_that_add_axes_stay() -> None:
+    assert_unchanged(
+        Cleanup(),
+        "g (float[4] x) => (float[1, 4] y) <float[1, 4] b = {0.0, 0.0, 0.0, 0.0}> { a = Relu(x) y = Add(a, b) }",
+    )

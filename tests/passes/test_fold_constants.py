@@ -14,9 +14,9 @@ from graphkit.testing import assert_equal_outputs, assert_rewrites, assert_uncha
 PASS = FoldConstants()
 
 
-def fold(text: str, pass_: FoldConstants = PASS, **header: int) -> Graph:
+def fold(text: str, pass_: FoldConstants = PASS, opset: int = 18) -> Graph:
     """The graph after the pass, structurally checked."""
-    graph = graph_of(text, **header)
+    graph = graph_of(text, opset=opset)
     pass_.run(graph)
     graph.check()
     return graph
@@ -25,7 +25,8 @@ def fold(text: str, pass_: FoldConstants = PASS, **header: int) -> Graph:
 def test_a_region_is_folded_as_one() -> None:
     result = assert_rewrites(
         PASS,
-        "agraph (float[n,2] x) => (float[n,2] y) <float[2] w = {4, 9}> { a = Sqrt(w) b = Add(a, a) c = Mul(b, a) y = Add(x, c) }",
+        "agraph (float[n,2] x) => (float[n,2] y) <float[2] w = {4, 9}> { a = Sqrt(w) b = "
+        "Add(a, a) c = Mul(b, a) y = Add(x, c) }",
         "agraph (float[n,2] x) => (float[n,2] y) <float[2] c = {8, 18}> { y = Add(x, c) }",
     )
     assert result.counters == {"folded": 1}
@@ -33,10 +34,11 @@ def test_a_region_is_folded_as_one() -> None:
 
 def test_values_used_inside_and_outside_keep_their_names() -> None:
     graph = fold(
-        "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {4, 9}> { a = Sqrt(w) b = Neg(a) y = Add(x, a) z = Add(x, b) }"
+        "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {4, 9}> { a = Sqrt(w) "
+        "b = Neg(a) y = Add(x, a) z = Add(x, b) }"
     )
-    np.testing.assert_array_equal(graph.constant("a"), [2, 3])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(graph.constant("b"), [-2, -3])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(graph.constant("a"), [2, 3])
+    np.testing.assert_array_equal(graph.constant("b"), [-2, -3])
     assert len(graph) == 2
 
 
@@ -55,25 +57,24 @@ def test_empty_value_ints_stay_integers() -> None:
     PASS.run(graph)
     empty = graph.constant("e")
     assert empty is not None
-    assert (empty.dtype, empty.shape) == (np.int64, (0,))
+    assert (str(empty.dtype), empty.shape) == ("int64", (0,))
     assert_equal_outputs(model, graph.to_model())
 
 
 @pytest.mark.parametrize("shape", ["value_ints = [3]", "value_ints = [2, 3]"])
 def test_constant_of_shape(shape: str) -> None:
-    fill = "ConstantOfShape<value = float[1] {2}>"
-    text = "agraph (float[2,3] x) => (float[2,3] y) { s = Constant<%s>() c = %s(s) y = Add(x, c) }" % (
-        shape,
-        fill,
+    graph = fold(
+        f"agraph (float[2,3] x) => (float[2,3] y) {{ s = Constant<{shape}>() "
+        "c = ConstantOfShape<value = float[1] {2}>(s) y = Add(x, c) }"
     )
-    graph = fold(text)
     assert len(graph) == 1
     assert (np.asarray(graph.constant("c")) == 2).all()
 
 
 def test_constant_of_empty_shape_is_a_scalar() -> None:
     graph = fold(
-        "agraph (bool[2] x) => (bool[2] y) <int64[0] s = {}> { c = ConstantOfShape<value = bool[1] {1}>(s) y = And(x, c) }"
+        "agraph (bool[2] x) => (bool[2] y) <int64[0] s = {}> { c = ConstantOfShape<value = "
+        "bool[1] {1}>(s) y = And(x, c) }"
     )
     constant = graph.constant("c")
     assert constant is not None
@@ -84,17 +85,19 @@ def test_constant_of_empty_shape_is_a_scalar() -> None:
 
 def test_results_of_every_type() -> None:
     graph = fold(
-        'agraph (float16[2] x) => (float16[2] y, string[1] z) <float16[2] w = {15360, 16384}, string[1] s = {"a"}> '
+        "agraph (float16[2] x) => (float16[2] y, string[1] z) "
+        '<float16[2] w = {15360, 16384}, string[1] s = {"a"}> '
         "{ h = Exp(w) y = Add(x, h) z = Identity(s) }"
     )
     assert np.asarray(graph.constant("h")).dtype == np.float16
-    np.testing.assert_array_equal(graph.constant("h"), np.exp(np.array([1, 2], np.float16)))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(graph.constant("h"), np.exp(np.array([1, 2], np.float16)))
     assert list(np.asarray(graph.constant("z"))) in (["a"], [b"a"])
 
 
 def test_bfloat16_goes_through_the_reference_or_is_refused() -> None:
     graph = graph_of(
-        "agraph (bfloat16[2] x) => (bfloat16[2] y) <bfloat16[2] w = {16256, 16384}> { a = Neg(w) y = Add(x, a) }"
+        "agraph (bfloat16[2] x) => (bfloat16[2] y) <bfloat16[2] w = {16256, 16384}> { a = "
+        "Neg(w) y = Add(x, a) }"
     )
     result = PASS.run(graph)
     constant = graph.constant("a")
@@ -105,10 +108,9 @@ def test_bfloat16_goes_through_the_reference_or_is_refused() -> None:
 
 
 def test_a_node_that_cannot_run_does_not_keep_the_others() -> None:
-    bad = "b = Reshape(w, s)"
     text = (
-        "agraph (float[2] x) => (float[2] y, float[3] z) <float[2] w = {1, 2}, int64[1] s = {3}> { %s a = Exp(w) y = Add(x, a) z = Relu(b) }"
-        % bad
+        "agraph (float[2] x) => (float[2] y, float[3] z) <float[2] w = {1, 2}, int64[1] s = {3}> "
+        "{ b = Reshape(w, s) a = Exp(w) y = Add(x, a) z = Relu(b) }"
     )
     graph = graph_of(text)
     result = PASS.run(graph)
@@ -130,7 +132,10 @@ def test_large_weights_are_fed_and_transposed() -> None:
             "g",
             [onnx.helper.make_tensor_value_info("x", 1, ["n", 200])],
             [onnx.helper.make_tensor_value_info("y", 1, ["n", 300])],
-            [onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(np.float32(0.5), "k")],
+            [
+                onnx.numpy_helper.from_array(weight, "w"),
+                onnx.numpy_helper.from_array(np.array(0.5, np.float32), "k"),
+            ],
         ),
         opset_imports=[onnx.helper.make_opsetid("", 18)],
         ir_version=8,
@@ -139,12 +144,15 @@ def test_large_weights_are_fed_and_transposed() -> None:
     graph = Graph.of(model)
     PASS.run(graph)
     assert len(graph) == 1
-    np.testing.assert_array_equal(graph.constant("u"), weight.T * 0.5)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(graph.constant("u"), weight.T * 0.5)
     assert_equal_outputs(model, graph.to_model())
 
 
 def test_large_results_of_small_inputs_are_refused() -> None:
-    text = "agraph (float[1000] x) => (float[1000] y) { s = Constant<value_ints = [1000]>() c = ConstantOfShape(s) y = Add(x, c) }"
+    text = (
+        "agraph (float[1000] x) => (float[1000] y) { s = Constant<value_ints = [1000]>() c = "
+        "ConstantOfShape(s) y = Add(x, c) }"
+    )
     graph = graph_of(text)
     result = FoldConstants(max_bytes=1000).run(graph)
     assert not graph.is_constant("c")
@@ -154,7 +162,10 @@ def test_large_results_of_small_inputs_are_refused() -> None:
 
 
 def test_large_results_of_larger_inputs_are_folded() -> None:
-    text = "agraph (float[2] x) => (float[2] y) <float[2,2] w = {1, 2, 3, 4}> { a = ReduceSum<keepdims = 0>(w, o) y = Add(x, a) }"
+    text = (
+        "agraph (float[2] x) => (float[2] y) <float[2,2] w = {1, 2, 3, 4}> { a = "
+        "ReduceSum<keepdims = 0>(w, o) y = Add(x, a) }"
+    )
     text = text.replace("w = {1, 2, 3, 4}>", "w = {1, 2, 3, 4}, int64[1] o = {0}>")
     assert fold(text, FoldConstants(max_bytes=1)).is_constant("a")
 
@@ -165,7 +176,7 @@ def test_dequantize_linear_is_kept_unless_asked() -> None:
         "{ w = DequantizeLinear(q, s, z) t = Neg(w) y = Add(x, t) }"
     )
     assert_unchanged(PASS, text, refuses="undo a quantization")
-    np.testing.assert_array_equal(fold(text, FoldConstants(fold_dequantize=True)).constant("t"), [-0.5, -1])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(fold(text, FoldConstants(fold_dequantize=True)).constant("t"), [-0.5, -1])
 
 
 @pytest.mark.parametrize(
@@ -177,10 +188,8 @@ def test_dequantize_linear_is_kept_unless_asked() -> None:
     ],
 )
 def test_refusals(body: str, reason: str) -> None:
-    text = (
-        "agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}, float r = {0.5}, bool t = {1}> { %s }"
-        % body
-    )
+    weights = "float[2] w = {1, 2}, float r = {0.5}, bool t = {1}"
+    text = f"agraph (float[2] x) => (float[2] y) <{weights}> {{ {body} }}"
     assert_unchanged(PASS, text, refuses=reason, imports={"other": 1})
 
 
@@ -213,7 +222,7 @@ def test_several_outputs_of_one_node() -> None:
         "{ a, b = Split<num_outputs = 2>(w) c = Neg(a) y = Add(x, c) z = Add(x, b) }"
     )
     assert len(graph) == 2
-    np.testing.assert_array_equal(graph.constant("b"), [3, 4])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(graph.constant("b"), [3, 4])
 
 
 def test_a_constant_output_stays_an_output() -> None:
@@ -225,7 +234,10 @@ def test_a_constant_output_stays_an_output() -> None:
 
 
 def test_the_gate_counts_and_stops() -> None:
-    text = "agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Neg(w) b = Add(x, a) c = Exp(w) y = Mul(b, c) }"
+    text = (
+        "agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Neg(w) b = Add(x, a) "
+        "c = Exp(w) y = Mul(b, c) }"
+    )
     graph = graph_of(text)
     asked: list[str] = []
 
@@ -238,70 +250,4 @@ def test_the_gate_counts_and_stops() -> None:
     graph.check()
     assert len(result.changes) == 1
     assert asked == ["fold Exp", "fold Neg"]
-    assert_equal_outputs(parse(text), graph.to_model())
-
-
-# -- subgraphs ----------------------------------------------------------------------------------------------
-
-IF = """agraph (%s float[n] x) => (float[n] y) <float[1] w = {4}%s> {
-    a = Relu(x)
-    z = If(c) <
-        then_branch = t () => (float[n] u) { k = Sqrt(w) v = Add(a, k) u = Neg(v) },
-        else_branch = e () => (float[n] r) { v = Exp(a) r = Identity(v) }
-    >
-    y = Neg(z)
-}"""
-
-
-def test_constants_inside_a_branch_become_constant_nodes() -> None:
-    text = IF % ("bool c,", "")
-    graph = fold(text)
-    then = next(node for node in graph.nodes if node.op == "If").subgraphs["then_branch"]
-    assert then.op_counts() == {"Constant": 1, "Add": 1, "Neg": 1}
-    assert not then.initializers
-    assert_equal_outputs(
-        parse(text), graph.to_model(), inputs={"c": np.array(True), "x": np.ones(3, np.float32)}
-    )
-
-
-@pytest.mark.parametrize(
-    ("condition", "ops"),
-    [(1, {"Relu": 1, "Add": 1, "Neg": 2}), (0, {"Relu": 1, "Exp": 1, "Identity": 1, "Neg": 1})],
-)
-def test_if_with_a_constant_condition(condition: int, ops: dict[str, int]) -> None:
-    text = IF % ("", f", bool c = {{{condition}}}")
-    graph = fold(text)
-    PASS.run(graph)
-    assert graph.op_counts() == ops
-    assert_equal_outputs(parse(text), graph.to_model())
-
-
-def test_an_inlined_branch_that_passes_an_outer_value_on() -> None:
-    text = """agraph (float[n] x) => (float[n] y, float[n] z) <bool c = {1}> {
-        a = Relu(x)
-        y, z = If(c) <
-            then_branch = t () => (float[n] p, float[n] q) { p = Identity(a) q = Identity(a) },
-            else_branch = e () => (float[n] r, float[n] s) { r = Neg(a) s = Neg(a) }
-        >
-    }"""
-    graph = fold(text)
-    assert "If" not in graph.op_counts()
-    assert_equal_outputs(parse(text), graph.to_model())
-
-
-def test_nested_ifs_are_inlined_with_fresh_names() -> None:
-    text = """agraph (float[n] x) => (float[n] y) <bool c = {1}> {
-        y = If(c) <
-            then_branch = t () => (float[n] p) {
-                v = Relu(x)
-                p = If(c) <
-                    then_branch = tt () => (float[n] q) { u = Neg(v) q = Exp(u) },
-                    else_branch = te () => (float[n] w) { u = Exp(v) w = Neg(u) }
-                >
-            },
-            else_branch = e () => (float[n] r) { v = Neg(x) r = Neg(v) }
-        >
-    }"""
-    graph = fold(text)
-    assert graph.op_counts() == {"Relu": 1, "Neg": 1, "Exp": 1}
     assert_equal_outputs(parse(text), graph.to_model())

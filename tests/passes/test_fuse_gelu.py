@@ -9,12 +9,13 @@ from graphkit.testing import assert_rewrites, assert_unchanged, graph_of
 
 CONSTANTS = """<float r = {0.70710677}, float q = {1.4142135}, float h = {0.5}, float[1] h1 = {0.5},
     float o = {1.0}, float two = {2.0}, float three = {3.0}, float k = {0.044715}, float c = {0.7978846},
-    float ck = {0.035677407}, float wrong = {0.6}, float quick = {1.702}, float[1,1,1,1] high = {0.5}>"""
+    float ck = {0.035677407}, float c2 = {1.5957692}, float ck2 = {0.071354814}, float wrong = {0.6},
+    float quick = {1.702}, float[1,1,1,1] high = {0.5}>"""
 HEAD = f"g (float[2,S,8] x) => (float[2,S,8] y) {CONSTANTS}"
 OP = {"none": f"{HEAD} {{ y = Gelu(x) }}", "tanh": f'{HEAD} {{ y = Gelu<approximate="tanh">(x) }}'}
 MNN_ERF = f"{HEAD} {{ a = Div(x, q) b = Erf(a) d = Add(b, o) e = Mul(x, d) y = Mul(e, h) }}"
-MNN_TANH = f"""{HEAD} {{ p = Pow(x, three) m = Mul(p, k) a = Add(x, m) n = Mul(a, c) t = Tanh(n)
-    d = Add(t, o) e = Mul(d, h) y = Mul(x, e) }}"""
+MNN_TANH = f"""{HEAD} {{ s = Mul(x, x) m = Mul(s, ck2) a = Add(m, c2) u = Mul(x, a) t = Sigmoid(u)
+    y = Mul(x, t) }}"""
 
 ERF = {
     "torch": "a = Div(x, q) b = Erf(a) d = Add(b, o) e = Mul(x, d) y = Mul(e, h)",
@@ -62,21 +63,29 @@ def test_erf_spellings_become_mnns_below_opset_20(body: str) -> None:
     assert_rewrites(FuseGelu(form="mnn"), f"{HEAD} {{ {body} }}", MNN_ERF, opset=20)
 
 
-@pytest.mark.parametrize("body", [v for k, v in TANH.items() if k != "MNN's"])
-def test_tanh_spellings_become_mnns_below_opset_20(body: str) -> None:
-    assert_rewrites(FuseGelu(), f"{HEAD} {{ {body} }}", MNN_TANH, opset=17)
-    assert_rewrites(FuseGelu(form="mnn"), f"{HEAD} {{ {body} }}", OP["tanh"], opset=20)
+@pytest.mark.parametrize("body", TANH.values(), ids=TANH)
+def test_tanh_spellings_become_exact_ones_for_mnn(body: str) -> None:
+    for opset in (17, 20):
+        assert_rewrites(FuseGelu(form="mnn"), f"{HEAD} {{ {body} }}", MNN_TANH, opset=opset)
+    assert not assert_unchanged(FuseGelu(), f"{HEAD} {{ {body} }}", opset=17).refusals
 
 
 @pytest.mark.parametrize("text", [MNN_ERF, MNN_TANH, MNN_ERF.replace("Div(x, q)", "Mul(x, r)")])
-def test_what_mnn_fuses_already_is_left(text: str) -> None:
-    assert not assert_unchanged(FuseGelu(), text, opset=17).refusals
+def test_what_is_right_in_mnn_already_is_left(text: str) -> None:
+    for form in ("auto", "mnn"):
+        assert not assert_unchanged(FuseGelu(form=form), text, opset=17).refusals  # type: ignore[arg-type]
 
 
-def test_exact_operator_is_spelled_out_for_mnn() -> None:
+def test_operators_are_spelled_out_for_mnn() -> None:
     assert_rewrites(FuseGelu(form="mnn"), OP["none"], MNN_ERF, opset=20)
-    assert_unchanged(FuseGelu(form="mnn"), OP["tanh"], opset=20)
-    assert_unchanged(FuseGelu(), OP["none"], opset=20)
+    assert_rewrites(FuseGelu(form="mnn"), OP["tanh"], MNN_TANH, opset=20)
+    assert_unchanged(FuseGelu(form="mnn", approx="none"), OP["tanh"], opset=20)
+    for text in OP.values():
+        assert_unchanged(FuseGelu(), text, opset=20)
+
+
+def test_tanh_by_sigmoid_becomes_the_operator() -> None:
+    assert_rewrites(FuseGelu(), MNN_TANH, OP["tanh"], opset=20)
 
 
 def test_float16_constants_within_their_rounding() -> None:

@@ -83,6 +83,17 @@ def test_operator_is_spelled_out() -> None:
     assert_unchanged(FuseRmsnorm(), before, opset=23, ir_version=10)
 
 
+def test_scale_of_ones_is_left_out() -> None:
+    wanted = CANONICAL.replace("<axes = [-1], keepdims = 1>(p)", "<keepdims = 1>(p, last)").replace(
+        "n =", "y ="
+    )
+    made = "f = Shape<start = -1>(x) u = ConstantOfShape<value = float[1] {1}>(f) y = RMSNormalization(x, u)"
+    for body in (made, "y = RMSNormalization(x, ones)"):
+        before = f"{HEAD} {{ {body} }}".replace("Normalization(x", "Normalization<epsilon = 0.000001>(x")
+        after = f"{HEAD} {{ {wanted} }}"
+        assert_rewrites(FuseRmsnorm(form="decomposed"), before, after, opset=23, ir_version=10)
+
+
 def test_operator_over_two_axes_and_in_half_precision() -> None:
     fixed = HEAD.replace("[2,S,4]", "[2,3,4]")
     text = f"{fixed} {{ y = RMSNormalization<axis = -2>(x, w34) }}"

@@ -31,25 +31,21 @@ def shape_of(text: str, value: str = "y", opset: int = 18) -> tuple[Dim, ...] | 
         ("c = Constant<value_ints = [2, -1]>() y = Reshape(x, c)", (2, "2*n")),
         ("c = Constant<value_ints = [-1, 2]>() y = Reshape(x, c)", ("2*n", 2)),
         ("t = Constant<value_ints = [3, 1]>() y = Tile(x, t)", ("3*n", 4)),
-        ("s = Shape(x) k = Constant<value_ints = [5]>() d = Concat<axis = 0>(k, s) y = Expand(x, d)", (5, "n", 4)),
+        ("s = Shape(x) d = Concat<axis = 0>(five, s) y = Expand(x, d)", (5, "n", 4)),
         ("y = NonZero(x)", (2, "y[1]")),
         ("p = NonZero(x) y = Transpose(p)", ("p[1]", 2)),
     ],
 )  # fmt: skip
 def test_sizes_are_expressions_of_input_sizes(body: str, expected: tuple[Dim, ...]) -> None:
-    text = (
-        "agraph (float[n,4] x) => (float y) <int64[1] m = {9223372036854775807}, int64[1] o = {0}> {%s}"
-        % body
-    )
-    assert shape_of(text) == expected
+    weights = "int64[1] m = {9223372036854775807}, int64[1] o = {0}, int64[1] five = {5}"
+    assert shape_of(f"agraph (float[n,4] x) => (float y) <{weights}> {{ {body} }}") == expected
 
 
 def test_equal_sizes_are_recognized_through_broadcasting() -> None:
-    body = "k = Constant<value_int = 1>() n = Gather(s, k) p = Slice(w, z, l, o) y = Add(x, p)"
-    text = (
-        "agraph (float[b,seq,8] x, float[1,128,8] w) => (float[b,seq,8] y) <int64[1] z = {0}, int64[1] o = {1}> "
-        "{ s = Shape(x) i = Constant<value_ints = [1]>() l = Gather(s, i) %s }" % body
-    )
+    text = """agraph (float[b,seq,8] x, float[1,128,8] w) => (float[b,seq,8] y)
+    <int64[1] z = {0}, int64[1] o = {1}> {
+        s = Shape(x) l = Gather(s, o) p = Slice(w, z, l, o) y = Add(x, p)
+    }"""
     graph = graph_of(text)
     assert graph.shape("p") == (1, "min(128, seq)", 8)
     assert graph.shape("y") == ("b", "seq", 8)  # a size that is cut to 128 broadcasts with itself only
@@ -166,13 +162,41 @@ def test_unknown_operators_do_not_stop_inference() -> None:
 
 
 def test_invalid_nodes_do_not_stop_inference() -> None:
-    text = "agraph (float[n,4] x) => (float[n,4] y) { z = Concat<axis = 5>(x, x) w = Transpose<perm = [3, 1]>(x) y = Relu(x) }"
+    text = (
+        "agraph (float[n,4] x) => (float[n,4] y) { z = Concat<axis = 5>(x, x) w = "
+        "Transpose<perm = [3, 1]>(x) y = Relu(x) }"
+    )
     assert shape_of(text) == ("n", 4)
 
 
 def test_sequences_pass_through() -> None:
-    text = "agraph (float[n,4] x) => (float[m,4] y) { s = SequenceConstruct(x, x) y = ConcatFromSequence<axis = 0>(s) }"
+    text = (
+        "agraph (float[n,4] x) => (float[m,4] y) { s = SequenceConstruct(x, x) y = "
+        "ConcatFromSequence<axis = 0>(s) }"
+    )
     assert shape_of(text) == ("y[0]", 4)
+
+
+def test_sequences_of_different_types_are_told_apart() -> None:
+    text = """agraph (float[n,4] x, int64[n,5] z, int64 i) => (float[n,4] y, int64[n,5] w) {
+        s = SequenceConstruct(x) t = SequenceConstruct(z) u = SequenceConstruct(x)
+        y = SequenceAt(s, i) w = SequenceAt(t, i) v = SequenceAt(u, i)
+    }"""
+    graph = graph_of(text)
+    assert [str(graph.type(value)) for value in "ywv"] == ["float[n,4]", "int64[n,5]", "float[n,4]"]
+
+
+@pytest.mark.parametrize("body", ["y = Squeeze(x, a)", "y = ReduceSum<keepdims = 0>(x, a)"])
+def test_axes_that_depend_on_data(body: str) -> None:
+    shape = shape_of(f"agraph (int64[1,1] x, int64[k] a) => (int64 y) {{ {body} }}")
+    assert shape is None or None not in shape
+
+
+def test_explicit_broadcasting_of_old_operator_sets() -> None:
+    text = (
+        "agraph (float[n,3,s] x, float[3] b) => (float[n,3,s] y) { y = Add<broadcast = 1, axis = 1>(x, b) }"
+    )
+    assert shape_of(text, opset=6) == ("n", 3, "s")
 
 
 def test_resize_reads_float_scales() -> None:
@@ -188,7 +212,7 @@ def test_layers_that_repeat_are_inferred_once() -> None:
     assert len(evaluate(graph)._memo) == 1
 
 
-# -- arithmetic on sizes ------------------------------------------------------------------------------------
+# -- arithmetic on sizes ----------------------------------------------------------------------------------
 
 
 def test_products_and_quotients_simplify() -> None:
