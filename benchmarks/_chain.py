@@ -13,8 +13,9 @@ from benchmarks._bench import Bench, count_nodes, say
 from benchmarks._report import Bar, Section, Table, median, seconds, times
 from benchmarks._runner import Job, Outcome
 from fixtures import chains
+from graphkit.registry import PRESETS
 
-SIMPLIFY = "inline-functions,fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
+SIMPLIFY = PRESETS["default"].split(",fuse-")[0]
 # Our passes that do what the peer does and no more: onnxsim also makes LayerNormalization; none makes Gelu.
 SAME_WORK = {"onnxsim": f"{SIMPLIFY},fuse-layernorm,cleanup", "graphsurgeon": SIMPLIFY}
 TOLERANCE = 1e-5

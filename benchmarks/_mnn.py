@@ -113,8 +113,9 @@ def _section(bench: Bench, found: Exports, arrivals: Arrivals) -> Section:
     text = (
         "Operators in the .mnn file (Input and Const included, subgraphs too) after MNN's converter with its "
         "defaults and exact Gelu. Each file is run in MNN on two samples (of two shapes where dims are left "
-        f"open) and compared with the original in onnxruntime; *wrong* means off by more than {TOLERANCE:g} of "
-        "the largest value. A count in brackets belongs to a file that does not compute the original."
+        "open) and compared with the original in onnxruntime; *wrong* means off by more than "
+        f"{TOLERANCE:g} of the largest value. A count in brackets is of a file that does not compute the "
+        "original."
     )
     notes = [f"- {', '.join(key)}: {arrival.fault}" for key, arrival in arrivals.items() if arrival.fault]
     if notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit._state import Element, State, of_array, to_array
+from graphkit._state import Element, State, numbers, of_array, to_array
 from graphkit._symbols import Size, Symbols
 from graphkit.node import Dim, Node
 
@@ -49,10 +49,10 @@ def _picked(dim: Dim, start: Element, end: Element, step: Element) -> range | No
 
     Bounds are clamped as the operator's text says, which is not quite what Python does for negative steps.
     """
-    if not (isinstance(dim, int) and isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
+    found = numbers((dim, start, end, step))
+    if found is None or found[3] == 0:
         return None
-    if step == 0:
-        return None
+    dim, start, end, step = found
     start, end = (bound + dim if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return range(min(max(start, 0), dim), min(max(end, 0), dim), step)

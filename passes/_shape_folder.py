@@ -11,7 +11,7 @@ from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.node import Node, TensorType
 from graphkit.passes._shape_index import Indices
-from graphkit.passes._shape_plans import Plan, Planner, plan_of_node
+from graphkit.passes._shape_plans import Plan, Planner, plan_of_node, sources, steps
 from graphkit.passes._shape_targets import expand_target, reshape_target
 from graphkit.passes._shape_views import VIEWS, origin, takes_constant, transposed_batch, view, view_proto
 from graphkit.rewrite import Change, Refusal
@@ -27,7 +27,9 @@ class Folder:
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
-        self.planner = Planner(evaluator)
+        self.planner = Planner(evaluator, inner=True)
+        self.outer_planner = Planner(evaluator, inner=False)  # for subgraphs: what they can see
+        self.symbols = evaluator.symbols
         self.changes: list[Change] = []
         self.kinds: list[str] = []
         self.refusals: list[Refusal] = []
@@ -93,7 +95,7 @@ class Folder:
     def _views(self, scope: Scope) -> None:
         for node in scope.graph.by_op("Reshape"):
             self._transpose(scope, node)  # before the Reshapes in it are merged with others
-        indices = Indices(scope, self.planner.symbols)
+        indices = Indices(scope, self.symbols)
         for node in scope.graph.nodes:
             if self.closed:
                 return
@@ -104,7 +106,7 @@ class Folder:
                 self._put_view(scope, node, source, f"{node.op_type} that takes everything in order")
 
     def _transpose(self, scope: Scope, node: Node) -> None:
-        found = transposed_batch(scope, self.planner.symbols, node)
+        found = transposed_batch(scope, self.symbols, node)
         if found is not None and self._allows(scope.graph, node, f"transpose to {found[1]} at once", "view"):
             value, perm = found
             proto = onnx.helper.make_node("Transpose", [value], node.outputs, name=node.name, perm=perm)
@@ -148,7 +150,9 @@ class Folder:
 
     def _replan(self, scope: Scope) -> None:
         """Compute vectors of named sizes straight from graph inputs, each once."""
-        graph, planner = scope.graph, self.planner
+        graph = scope.graph
+        planner = self.planner if scope.parent is None else self.outer_planner
+        seen = set(graph.root.inputs)
         made: dict[Plan, str] = {}
         plans: dict[str, Plan] = {}
         for node in graph.nodes:
@@ -156,8 +160,11 @@ class Folder:
             value = node.outputs[0] if node.outputs else ""
             if own is not None:
                 plans[value] = own
-            if self._is_frontier(scope, node):
+            seen.update(node.outputs)
+            if _is_frontier(scope, node, planner):
                 plan = planner.plan(scope[value])
+                if not seen.issuperset(sources(plan)) or not self._pays(graph, node, plan, made):
+                    continue
                 if plan != own or graph.producer(made.get(plan, value)) not in (None, node):
                     if not self._allows(graph, node, "compute sizes from the graph inputs", "replanned"):
                         return
@@ -166,17 +173,11 @@ class Folder:
             if own is not None and graph.producer(made.get(own, "")) is None:
                 made[own] = value
 
-    def _is_frontier(self, scope: Scope, node: Node) -> bool:
-        """True for a node that makes plannable sizes for a user that will not itself be planned."""
-        if len(node.outputs) != 1 or node.subgraphs or scope.graph.is_output(node.outputs[0]):
-            return False
-        state = scope.states.get(node.outputs[0])
-        if state is None or state.items is None or state.known or not self.planner.can(state):
-            return False
-        return any(not self._is_planned(scope, user) for user in scope.graph.consumers(node.outputs[0]))
-
-    def _is_planned(self, scope: Scope, node: Node) -> bool:
-        return not node.subgraphs and all(self.planner.can(scope.states.get(value)) for value in node.outputs)
+    def _pays(self, graph: Graph, node: Node, plan: Plan, made: dict[Plan, str]) -> bool:
+        """True when a plan over graph inputs, which others may share, or one that adds no nodes."""
+        if all(value in graph.root.input_infos for value in sources(plan)):
+            return True
+        return sum(part not in made for part in steps(plan)) <= _dying(graph, node, set(sources(plan)))
 
     def _put(self, scope: Scope, node: Node, plan: Plan, made: dict[Plan, str]) -> None:
         graph = scope.graph
@@ -218,6 +219,35 @@ def _keeps_shape(scope: Scope, node: Node, source: State, result: State) -> bool
         return True
     steps = node.input(4)
     return not steps or set(scope[steps].ints() or (0,)) == {1}
+
+
+def _is_frontier(scope: Scope, node: Node, planner: Planner) -> bool:
+    """True for a node that makes plannable sizes for a user that will not itself be planned."""
+    if len(node.outputs) != 1 or node.subgraphs or scope.graph.is_output(node.outputs[0]):
+        return False
+    state = scope.states.get(node.outputs[0])
+    if state is None or state.items is None or state.known or not planner.can(state):
+        return False
+    return any(not _is_planned(scope, user, planner) for user in scope.graph.consumers(node.outputs[0]))
+
+
+def _dying(graph: Graph, node: Node, kept: set[str]) -> int:
+    """How many nodes nobody needs any more when `node` goes, at most about 64; makers of `kept` stay."""
+    gone, stack = {node}, [node]
+    while stack and len(gone) < 64:
+        for value in stack.pop().inputs:
+            maker = graph.producer(value)
+            if maker is None or value in kept or maker in gone:
+                continue
+            users = {user for out in maker.outputs for user in graph.consumers(out)}
+            if users <= gone and not any(graph.is_output(out) for out in maker.outputs):
+                gone.add(maker)
+                stack.append(maker)
+    return len(gone)
+
+
+def _is_planned(scope: Scope, node: Node, planner: Planner) -> bool:
+    return not node.subgraphs and all(planner.can(scope.states.get(value)) for value in node.outputs)
 
 
 def _why_open(result: State) -> str:

@@ -7,6 +7,7 @@ Plans are nested tuples, so equal computations are equal keys:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onnx import TensorProto
@@ -15,7 +16,7 @@ from graphkit._evaluate import Evaluator
 from graphkit._state import State
 from graphkit._symbols import Size, Symbols
 from graphkit.graph import Graph
-from graphkit.node import Node
+from graphkit.node import Dim, Node
 
 Plan = tuple[Any, ...]
 _MAX_LENGTH = 16
@@ -28,12 +29,13 @@ def const(shape: tuple[int, ...], items: tuple[int, ...]) -> Plan:
 
 
 class Planner:
-    """Plans for the states of one model. Each named size has one home: an axis of one graph input.
+    """Plans for the states of one model. Each named size has one home: an axis of one value.
 
-    The home is chosen so that few inputs are asked for their shape: inputs with many named sizes come first.
+    Homes are graph inputs, those with many named sizes first, so that few are asked for their shape. With
+    `inner`, sizes that no input has live where the root graph first asks for a shape that has them.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, *, inner: bool) -> None:
         self.symbols: Symbols = evaluator.symbols
         self.homes: dict[str, tuple[str, int]] = {}
         self.ranks: dict[str, int] = {}
@@ -44,10 +46,18 @@ class Planner:
             if value in evaluator.root.states and value not in root.initializers
         }
         for value, shape in sorted(shapes.items(), key=lambda item: -len({*filter(_is_name, item[1])})):
-            self.ranks[value] = len(shape)
-            for axis, dim in enumerate(shape):
-                if isinstance(dim, str):
-                    self.homes.setdefault(dim, (value, axis))
+            self._settle(value, shape)
+        for node in root.nodes if inner else ():
+            if node.op in ("Shape", "Size"):
+                value = node.inputs[0]
+                self._settle(value, evaluator.root[value].shape or ())
+
+    def _settle(self, value: str, shape: Sequence[Dim]) -> None:
+        """Make a value the home of those named sizes of it that have none."""
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, str) and dim not in self.homes and self.symbols.atoms(dim) == {dim}:
+                self.homes[dim] = (value, axis)
+                self.ranks[value] = len(shape)
 
     def can(self, state: State | None) -> bool:
         """True for int64 vectors and scalars whose elements are computed from sizes of graph inputs."""
@@ -136,12 +146,29 @@ def _order(term: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, ...]]:
     return (-len(term[1]), term[1])
 
 
-def plan_of_node(graph: Graph, node: Node, plans: dict[str, Plan], sources: dict[str, int]) -> Plan | None:
+def sources(plan: Plan) -> Iterator[str]:
+    """The values whose shapes a plan asks for."""
+    if plan[0] == "Shape":
+        yield plan[1]
+    elif plan[0] != "Const":
+        for part in plan[1:]:
+            yield from sources(part)
+
+
+def steps(plan: Plan) -> set[Plan]:
+    """The plans of the nodes that a plan consists of."""
+    if plan[0] == "Const":
+        return set()
+    parts = () if plan[0] == "Shape" else plan[1:]
+    return {plan}.union(*(steps(part) for part in parts))
+
+
+def plan_of_node(graph: Graph, node: Node, plans: dict[str, Plan], homes: dict[str, int]) -> Plan | None:
     """The plan that a node is already, given the plans of earlier values; None when it is none."""
     if node.op_type not in _OPERATORS or node.domain:
         return None
     if node.op_type == "Shape":
-        plain = node.inputs[0] in sources and not node.attrs
+        plain = node.inputs[0] in homes and not node.attrs
         return ("Shape", node.inputs[0]) if plain else None
     if not any(value in plans for value in node.inputs) or node.attr("axis", 0) != 0:
         return None

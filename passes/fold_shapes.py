@@ -22,7 +22,8 @@ class FoldShapes:
     numbers; Reshape, Expand, Tile and Slice that keep the shape go. Chains of Reshape, Flatten, Squeeze and
     Unsqueeze become one; so does Reshape, Transpose, Reshape that only merges leading axes meanwhile, and a
     Gather or GatherND whose computed indices take everything in order. What is left of shape arithmetic over
-    named sizes of graph inputs is computed once, from the shape of one input (Shape, Gather, Concat).
+    named sizes is computed once, from the shape of one graph input (Shape, Gather, Concat), or for sizes that
+    no input has from the first value whose shape is asked for.
     Inputs whose axes have the same name are taken to agree on its size, and a size in a Reshape target to be
     meant as one (without allowzero, ONNX reads a 0 there as "copy").
 

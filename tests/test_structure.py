@@ -255,3 +255,21 @@ def test_node_checks_are_shared_between_equal_nodes(monkeypatch: pytest.MonkeyPa
 
     assert fault_after(PLAIN, add) is None
     assert len(calls) == 1
+
+def test_a_large_constant_in_a_branch_is_valid() -> None:
+    """Its data are in a buffer of ours, where the ONNX checker would look for a file."""
+    graph = graph_of(
+        """
+        g (float[N] x, bool c) => (float[N] y)
+        {
+            y = If <
+                then_branch = t () => (float[N] a) { a = Relu(x) },
+                else_branch = e () => (float[N] b) { b = Neg(x) }
+            >(c)
+        }
+        """
+    )
+    before = graph.snapshot()
+    inner = next(iter(next(graph.nodes).subgraphs.values()))
+    inner.add_constant(np.zeros(5000, np.float32))
+    assert find_fault(graph, before) is None

@@ -19,6 +19,8 @@ from typing import Any
 _IONBF = 2  # stdio.h
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+_WINOGRAD_MEMORY_LEVEL = 3  # Interpreter::HintMode of MNN 3.6
+
 
 def main() -> None:
     """Do the task of the request file, write the result file, leave without cleaning up."""
@@ -64,6 +66,8 @@ def _load(request: dict[str, Any]) -> Any:
         "memory": request.get("memory", 0),
     }
     runtime = nn.create_runtime_manager((config,))
+    if request.get("winograd") is not None:
+        runtime.set_hint(_WINOGRAD_MEMORY_LEVEL, request["winograd"])
     return nn.load_module_from_file(
         request["model"], request["inputs"], request["outputs"], runtime_manager=runtime
     )

@@ -15,7 +15,7 @@ from graphkit.compare import Tolerance
 from graphkit.errors import MnnError, NodeFault, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
-from graphkit.mnn import locate, worker
+from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model, PathLike
@@ -184,16 +184,13 @@ class _Trip:
         self.progress("verifying")
         start = time.perf_counter()
         try:
-            proof = evidence.judge(self._runner(made), self.tolerance, squeeze=True)
+            proof = proving.judge(evidence, made, self.tolerance, timeout=self.timeout)
         except UsageError as error:
             return Proof(note=str(error)), MnnError(str(error), file=model.path)
         except MnnError as error:
             return Proof(note=str(error)), self._failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
         return proof, None if proof.ok else self._wrong(model, evidence, proof)
-
-    def _runner(self, made: Path) -> Callable[[Feeds], Mapping[str, Any]]:
-        return lambda feeds: worker.run(made, feeds, timeout=self.timeout).outputs
 
     def _check_names(self, model: Model, outputs: Sequence[str]) -> None:
         missing = [info.name for info in model.proto.graph.output if info.name not in outputs]

@@ -86,13 +86,15 @@ def run(
     memory: int = 0,
     precision: Precision = "high",
     threads: int = 2,
+    winograd: int | None = None,
     timeout: float = 300.0,
 ) -> MnnRun:
     """Run a .mnn file once on named inputs and return its outputs by name.
 
     Feeds may be of the source model's types: int64, int16, uint32 … go in as int32 (values must fit), bool
     as int32, float16, bfloat16 and float64 as float32. `outputs` are tensor names, default the model's own.
-    memory: 0 normal, 1 high, 2 low (weights stay quantized). Raises ModelError for a file that is no MNN
+    memory: 0 normal, 1 high, 2 low (weights stay quantized). winograd: MNN's WINOGRAD_MEMORY_LEVEL, 0 (small
+    tiles, exact) to 3 (its default, large tiles, fast). Raises ModelError for a file that is no MNN
     model, UsageError for wrong input names or values, RunError when MNN refuses, crashes, hangs, or
     returns not all outputs.
     """
@@ -108,6 +110,7 @@ def run(
         "memory": memory,
         "precision": PRECISIONS[precision],
         "threads": threads,
+        "winograd": winograd,
     }
     with tempfile.TemporaryDirectory(prefix="graphkit-run-") as name:
         folder = Path(name)

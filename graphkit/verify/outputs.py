@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphkit.compare import Tolerance
 from graphkit.errors import UsageError
-from graphkit.mnn import worker
+from graphkit.mnn import proving, worker
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.model import Model, PathLike
 from graphkit.optimize import Bindings, bound_model
@@ -62,26 +62,29 @@ def verify(
     """
     left, right = Path(reference), Path(candidate)
     tolerance = tolerance or Tolerance()
-    run = _runner(right, memory, timeout)
+    _check_readable(right)
     if _is_mnn(left):
         evidence = _mnn_evidence(left, inputs, seed, memory, timeout)
     else:
         evidence = Evidence.gather(bound_model(Model.load(left), bind), inputs=inputs, seed=seed)
-    squeeze = _is_mnn(left) or _is_mnn(right)
-    return VerifyResult(left, right, evidence.judge(run, tolerance, squeeze=squeeze), tolerance)
+    if _is_mnn(right):
+        proof = proving.judge(evidence, right, tolerance, memory=memory, timeout=timeout)
+    else:
+        with Session(right) as session:
+            proof = evidence.judge(session.run, tolerance, squeeze=_is_mnn(left))
+    return VerifyResult(left, right, proof, tolerance)
 
 
 def _is_mnn(path: Path) -> bool:
     return path.suffix == ".mnn"
 
 
-def _runner(path: Path, memory: int, timeout: float) -> Callable[[Feeds], Mapping[str, Any]]:
+def _check_readable(path: Path) -> None:
+    """A bad candidate is an error before the reference runs."""
     if _is_mnn(path):
-        read_file_info(path)  # a bad file is an error before anything runs
-        return lambda feeds: worker.run(path, feeds, memory=memory, timeout=timeout).outputs
-    Model.load(path)
-    session = Session(path)
-    return session.run
+        read_file_info(path)
+    else:
+        Model.load(path)
 
 
 def _mnn_evidence(

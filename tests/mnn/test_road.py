@@ -114,7 +114,7 @@ def test_a_random_reference_proves_nothing_and_says_so(tmp_path: Path) -> None:
 
 
 def test_fp16_storage_is_proven_with_a_wider_tolerance(mlp: Path, tmp_path: Path) -> None:
-    options = ConverterOptions.of({"fp16": True})
+    options = ConverterOptions.of(fp16=True)
     result = convert(mlp, tmp_path / "half.mnn", options=options)
     assert result.proof.kind == "equal"
     assert 0 < result.proof.max_error < 2e-2

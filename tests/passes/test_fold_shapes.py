@@ -244,6 +244,18 @@ def test_products_of_sizes_are_computed_once() -> None:
     assert graph.op_counts() == {"Shape": 1, "Gather": 2, "Mul": 1, "Expand": 2}
 
 
+def test_sizes_that_no_input_has_start_at_the_first_shape_that_has_them() -> None:
+    text = """agraph (float[n,3,h,w] x, float[8,3,3,3] k) => (float y)
+    <int64[1] a = {0}, int64[1] b = {3}, int64[2] r = {1, 8}> {
+        c = Conv<strides = [2, 2]>(x, k) d = Relu(c) s = Shape(d) i = Cast<to = 6>(s)
+        t = Cast<to = 7>(i) o = Constant<value_ints = [4]>() f = Slice(t, a, o) u = Gather(f, b)
+        v = Shape(c) p = Gather(v, b) q = Concat<axis = 0>(p, r, u) z = ConstantOfShape(q) y = Add(z, z)
+    }"""
+    graph = fold(text)
+    assert graph.op_counts()["Shape"] == 1
+    assert "Cast" not in graph.op_counts()
+
+
 # -- subgraphs --------------------------------------------------------------------------------------------
 
 
