@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit.version import __version__ as __version__
 
-
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance, compare
     from graphkit.errors import GraphkitError, MnnError, ModelError, PassError, UsageError

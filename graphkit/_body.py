@@ -21,6 +21,8 @@ _Value = TypeVar("_Value")
 
 # -- writing ----------------------------------------------------------------------------------------------
 
+FREE_INITIALIZERS = 4  # first IR version in which an initializer need not be a graph input
+
 
 def write_model(graph: Graph) -> ModelProto:
     """The whole model as a protobuf; header fields as they were read, operator sets as they are now."""
@@ -35,6 +37,8 @@ def write_model(graph: Graph) -> ModelProto:
             getattr(model, field.name).CopyFrom(value)
         else:
             setattr(model, field.name, text(value))
+    if any(name not in graph.input_infos for name in graph.initializers):
+        model.ir_version = max(model.ir_version, FREE_INITIALIZERS)
     for domain, version in graph.opsets.items():
         model.opset_import.add(domain=domain, version=version)
     fill_proto(graph, model.graph)

@@ -160,7 +160,8 @@ class Builder:
 def apply(graph: Graph, rewrite: Rewrite) -> list[Node]:
     """Do one rewrite; returns the nodes that were inserted.
 
-    Raises GraphkitError when a value to be replaced is not made by a node of this graph.
+    Raises GraphkitError when a value to be replaced is not made by a node of this graph, or another output of its
+    node is still used.
     """
     return _apply(graph, rewrite)[0]
 
@@ -169,7 +170,10 @@ def _apply(graph: Graph, rewrite: Rewrite) -> tuple[list[Node], list[Node]]:
     """Do one rewrite; returns the inserted nodes, and those around them that may match a rule now."""
     replaced = list(dict.fromkeys(_maker(graph, old, rewrite) for old in rewrite.outputs))
     made = {out for proto in rewrite.nodes for out in proto.output}
-    names = {new: old for old, new in rewrite.outputs.items() if new in made}
+    names: dict[str, str] = {}
+    for old, new in rewrite.outputs.items():
+        if new in made:
+            names.setdefault(new, old)
     protos = [_with_names(proto, names, replaced[0]) for proto in rewrite.nodes]
     for name, array in rewrite.constants.items():
         graph.define_constant(name, array)
@@ -179,10 +183,11 @@ def _apply(graph: Graph, rewrite: Rewrite) -> tuple[list[Node], list[Node]]:
     for node in replaced:
         graph.remove(node)
     inserted = [graph.insert(proto, before) for proto in protos]
+    stands: dict[str, str] = dict(names)  # what each new value is called by now
     for old, new in rewrite.outputs.items():
-        if new not in made:
-            graph.bypass(old, new)
-            around += [p] if (p := graph.producer(new)) else []
+        if stands.get(new) != old:
+            stands[new] = graph.bypass(old, stands.get(new, new))
+            around += [p] if (p := graph.producer(stands[new])) else []
     removed = graph.remove_dead([*(node for node in feeders if node.alive), *reversed(inserted)])
     read = [v for node in (*replaced, *removed) for v in node.inputs]
     around += [p for v in read if (p := graph.producer(v))]
@@ -193,6 +198,10 @@ def _maker(graph: Graph, value: str, rewrite: Rewrite) -> Node:
     node = graph.producer(value)
     if node is None:
         raise GraphkitError(f"'{rewrite.what}' replaces '{value}', which no node of this graph makes")
+    for out in node.outputs:
+        if out and out not in rewrite.outputs and graph.is_used(out):
+            problem = f"'{rewrite.what}' replaces '{value}' but not '{out}', which the same node makes"
+            raise GraphkitError(problem, node=node.label)
     return node
 
 

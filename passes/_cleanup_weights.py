@@ -6,21 +6,19 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
-from onnx import ModelProto
 
+from graphkit._body import FREE_INITIALIZERS
 from graphkit.graph import Graph
-from graphkit.model import Model
 from graphkit.rewrite import Change
 from graphkit.weights import Weight
 
 _SAMPLE = 4096  # bytes at each end that are compared before a weight is read whole
 _CHUNK = 1 << 24
-MIN_IR = 4  # first version in which an initializer need not be a graph input
 
 
 def free_initializers(graph: Graph, *, all_versions: bool) -> list[Change]:
     """Take initializers out of the graph inputs, where the old format put them; they become constants."""
-    old = graph.model.proto.ir_version < MIN_IR
+    old = graph.model.proto.ir_version < FREE_INITIALIZERS
     if not (old or all_versions):
         return []
     changes: list[Change] = []
@@ -30,17 +28,7 @@ def free_initializers(graph: Graph, *, all_versions: bool) -> list[Change]:
             break
         graph.remove_input(name)
         changes.append(Change(name, what))
-    if old and changes:
-        raise_ir_version(graph)
     return changes
-
-
-def raise_ir_version(graph: Graph) -> None:
-    """Declare IR version 4; the model object is replaced, so that snapshots keep the old header."""
-    proto = ModelProto()
-    proto.CopyFrom(graph.model.proto)
-    proto.ir_version = MIN_IR
-    graph.model = Model(proto, graph.store, graph.model.path)
 
 
 def remove_unused_initializers(graph: Graph) -> list[Change]:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import NodeProto, helper
 
+from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.rewrite import (
@@ -250,3 +251,35 @@ def test_results_add_up() -> None:
     assert both.modified
     assert not two.modified
     assert canonical(graph_of("g (float[N] x) => (float[N] x) { }")) == ["output x = input x"]
+
+
+def _apply_to_both(graph: Graph, outputs: dict[str, str], *nodes: NodeProto) -> None:
+    apply(graph, Rewrite("merge", outputs, nodes))
+    graph.check()
+
+
+TWINS = "g (float[N] x) => (float[N] p, float[N] q) { a = Relu(x) b = Relu(x) p = Neg(a) q = Neg(b) }"
+
+
+def test_two_values_may_be_replaced_by_one_that_exists() -> None:
+    graph = graph_of(TWINS)
+    _apply_to_both(graph, {"p": "x", "q": "x"})
+    assert graph.outputs == ["p", "q"]
+    graph = graph_of(TWINS)
+    _apply_to_both(graph, {"b": "a"})
+    _apply_to_both(graph, {"q": "p"})
+    assert {graph.producer(out).op for out in graph.outputs} == {"Neg", "Identity"}  # type: ignore[union-attr]
+
+
+def test_two_values_may_be_replaced_by_one_new_one() -> None:
+    graph = graph_of(TWINS)
+    new = onnx.helper.make_node("Abs", ["x"], ["fresh"], name="fresh")
+    _apply_to_both(graph, {"p": "fresh", "q": "fresh"}, new)
+    assert graph.outputs == ["p", "q"]
+    assert sorted(node.op for node in graph.nodes) == ["Abs", "Identity"]
+
+
+def test_half_a_node_cannot_be_replaced() -> None:
+    graph = graph_of("g (float[4] x) => (float[2] p, float[2] q) { p, q = Split<num_outputs=2>(x) }")
+    with pytest.raises(GraphkitError, match="'q', which the same node makes"):
+        apply(graph, Rewrite("half", {"p": "x"}))
