@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from graphkit.errors import ModelError
-from graphkit.node import Node
+from graphkit.node import Node, TensorType, type_proto
 from graphkit.weights import Weight
 
 if TYPE_CHECKING:
@@ -72,10 +72,13 @@ def fill_proto(graph: Graph, proto: GraphProto) -> None:
     proto.input.extend(graph.input_infos.values())
     proto.output.extend(graph.output_infos.values())
     proto.initializer.extend(weight.proto for weight in graph.initializers.values())
-    infos = {**graph.declared, **graph.inferred}
+    inner = graph._producer.keys() - graph.output_infos.keys()
     proto.value_info.extend(
-        info for name, info in infos.items() if name in graph._producer and name not in graph.output_infos
+        info for name, info in graph.declared.items() if name in inner and name not in graph.inferred
     )
+    for name, type_ in graph.inferred.items():
+        if name in inner:
+            proto.value_info.add(name=name).type.CopyFrom(type_proto(type_))
 
 
 def write_function(graph: Graph) -> FunctionProto:
@@ -121,12 +124,12 @@ class Snapshot:
     inputs: dict[str, ValueInfoProto]
     outputs: dict[str, ValueInfoProto]
     initializers: dict[str, Weight]
-    inferred: dict[str, ValueInfoProto]
+    inferred: dict[str, TensorType]
     declared: dict[str, ValueInfoProto]
     functions: list[FunctionProto]
     name: str
     doc: GraphProto | None
-    inner: list[dict[str, ValueInfoProto]]  # inferred types of the subgraphs, outer ones first
+    inner: list[dict[str, TensorType]]  # inferred types of the subgraphs, outer ones first
 
 
 def snapshot(graph: Graph) -> Snapshot:

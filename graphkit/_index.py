@@ -32,12 +32,13 @@ class Index(NodeOrder):
         self.input_infos: dict[str, ValueInfoProto] = {}
         self.output_infos: dict[str, ValueInfoProto] = {}
         self.initializers: dict[str, Weight] = {}
-        self.inferred: dict[str, ValueInfoProto] = {}
+        self.inferred: dict[str, TensorType] = {}
         self.declared: dict[str, ValueInfoProto] = {}
         self._types: dict[str, TensorType] = {}
         self._producer: dict[str, Node] = {}
         self._uses: dict[str, dict[Node, int]] = {}
         self._by_op: dict[str, dict[Node, None]] = {}
+        self._holders: dict[Node, None] = {}
 
     # -- looking ------------------------------------------------------------------------------------------
 
@@ -88,6 +89,10 @@ class Index(NodeOrder):
         """Nodes of one operator, in the order of their insertion."""
         domain = normal_domain(domain)
         return list(self._by_op.get(f"{domain}::{op_type}" if domain else op_type, ()))
+
+    def holders(self) -> list[Node]:
+        """Nodes that have subgraphs."""
+        return list(self._holders)
 
     def op_counts(self) -> dict[str, int]:
         """Number of nodes of each operator of this graph, without its subgraphs."""
@@ -176,6 +181,8 @@ class Index(NodeOrder):
 
     def _join_subgraphs(self, node: Node) -> None:
         self.build_subgraphs(node)
+        if node.subgraphs:
+            self._holders[node] = None
         for sub in node.subgraphs.values():
             for value, count in sub.captures().items():
                 self._add_use(value, node, count)
@@ -204,6 +211,7 @@ class Index(NodeOrder):
                 del self._producer[out]
                 self._expose(out)
         del self._by_op[node.op][node]
+        self._holders.pop(node, None)
         self._unlink(node)
         node.alive = False
 

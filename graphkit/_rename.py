@@ -68,9 +68,10 @@ class RenamingIndex(Index):
         if old in self.input_infos:
             infos = self.input_infos
             self.input_infos = {(new if k == old else k): renamed_info(v, old, new) for k, v in infos.items()}
-        for table in (self.inferred, self.declared):
-            if old in table:
-                table[new] = renamed_info(table.pop(old), old, new)
+        if old in self.inferred:
+            self.inferred[new] = self.inferred.pop(old)
+        if old in self.declared:
+            self.declared[new] = renamed_info(self.declared.pop(old), old, new)
         self._types.pop(old, None)
         self._hide(new)
         self._rename_output(old, new)

@@ -78,9 +78,10 @@ class Graph(RenamingIndex):
     def walk(self) -> Iterator[Graph]:
         """This graph and all graphs inside it, outer ones first."""
         yield self
-        for node in self.nodes:
-            for sub in node.subgraphs.values():
-                yield from sub.walk()
+        for node in self.holders():
+            if node.alive:
+                for sub in node.subgraphs.values():
+                    yield from sub.walk()
 
     def type(self, value: str) -> TensorType | None:
         """Type of a value as far as it is known: from graph inputs, weights and shape inference.
@@ -96,7 +97,7 @@ class Graph(RenamingIndex):
         elif value in self.input_infos:
             found = type_of_info(self.input_infos[value])
         elif value in self.inferred:
-            found = type_of_info(self.inferred[value])
+            found = self.inferred[value]
         elif self.parent is not None and not self.defines(value):
             return self.parent.type(value)
         if found is not None:
@@ -261,12 +262,12 @@ class Graph(RenamingIndex):
 
     def set_type(self, value: str, type_: TensorType) -> None:
         """Record the type of an inner value."""
-        self.inferred[value] = make_info(value, type_)
+        self.inferred[value] = type_
         self._types[value] = type_
 
-    def set_inferred(self, infos: Mapping[str, ValueInfoProto]) -> None:
+    def set_inferred(self, types: Mapping[str, TensorType]) -> None:
         """Replace all inferred types of this graph."""
-        self.inferred = dict(infos)
+        self.inferred = dict(types)
         self._types.clear()
 
     def set_input_type(self, value: str, type_: TensorType) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import AttributeProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, NodeProto, TypeProto, ValueInfoProto
 
 if TYPE_CHECKING:
     from graphkit.graph import Graph
@@ -71,6 +72,12 @@ def renamed_info(info: ValueInfoProto, old: str, new: str) -> ValueInfoProto:
 def make_info(name: str, type_: TensorType) -> ValueInfoProto:
     """The ValueInfoProto that declares `type_` for the value `name`."""
     return onnx.helper.make_tensor_value_info(name, type_.dtype, type_.shape)
+
+
+@lru_cache(maxsize=4096)
+def type_proto(type_: TensorType) -> TypeProto:
+    """The TypeProto of a tensor type; shared, so copy it."""
+    return make_info("", type_).type
 
 
 def normal_domain(domain: str) -> str:

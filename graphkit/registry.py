@@ -49,7 +49,7 @@ BUILTIN: dict[str, str] = {
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
-_SIMPLIFY = "infer-shapes,fixpoint(canonicalize,infer-shapes,fold-constants,fold-shapes,cse,cleanup)"
+_SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,cse,cleanup),infer-shapes"
 
 _FUSE = "fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
 _FUSE_FOR_MNN = (

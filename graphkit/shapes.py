@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import ModelProto, TypeProto, ValueInfoProto
-
 from graphkit._evaluate import Evaluator, Scope, evaluate
 from graphkit._state import State
 from graphkit.graph import Graph
-from graphkit.node import TensorType, make_info, type_of_info
+from graphkit.node import TensorType
 
-_Protos = dict[tuple[int, object], tuple[TensorType, TypeProto]]
+_Types = dict[tuple[int, object], TensorType]
 
 
 def infer(graph: Graph) -> int:
@@ -32,8 +30,8 @@ def infer(graph: Graph) -> int:
 
 def publish(evaluator: Evaluator) -> int:
     """Record an evaluator's result as the types of its graph; returns how many node outputs have one."""
-    protos: _Protos = {}
-    return sum(_publish(scope, protos) for scope in scopes(evaluator.root))
+    known: _Types = {}
+    return sum(_publish(scope, known) for scope in scopes(evaluator.root))
 
 
 def scopes(scope: Scope) -> Iterator[Scope]:
@@ -43,36 +41,25 @@ def scopes(scope: Scope) -> Iterator[Scope]:
         yield from scopes(inner)
 
 
-def _publish(scope: Scope, protos: _Protos) -> int:
-    infos: dict[str, ValueInfoProto] = {}
+def _publish(scope: Scope, known: _Types) -> int:
     types: dict[str, TensorType] = {}
     for node in scope.graph.nodes:
         for value in node.outputs:
             state = scope.states.get(value) if value else None
             if state is None or not state.dtype:
                 continue
-            types[value], proto = _type(state, protos)
-            infos[value] = info = ValueInfoProto(name=value)
-            info.type.CopyFrom(proto)
-    scope.graph.set_inferred(infos)
-    scope.graph._types.update(types)
+            types[value] = _type(state, known)
+    scope.graph.set_inferred(types)
     for value in scope.graph.input_infos:
         state = scope.states.get(value)
         if state is not None and state.dtype and value not in scope.graph.initializers:
-            scope.graph._types[value] = _type(state, protos)[0]
+            scope.graph._types[value] = _type(state, known)
     return len(types)
 
 
-def _type(state: State, protos: _Protos) -> tuple[TensorType, TypeProto]:
+def _type(state: State, known: _Types) -> TensorType:
     key = (state.dtype, state.shape)
-    found = protos.get(key)
+    found = known.get(key)
     if found is None:
-        type_ = TensorType(state.dtype, state.shape)
-        found = protos[key] = (type_, make_info("", type_).type)
+        found = known[key] = TensorType(state.dtype, state.shape)
     return found
-
-
-def output_types(proto: ModelProto) -> dict[str, TensorType]:
-    """Declared types of the outputs that are tensors."""
-    types = {info.name: type_of_info(info) for info in proto.graph.output}
-    return {name: type_ for name, type_ in types.items() if type_ is not None}

@@ -173,7 +173,7 @@ def _type_fault(graph: Graph, before: Snapshot, fresh: set[int]) -> str | None:
         if producer is None or id(producer.proto) not in fresh:
             continue
         now, declared = _type_of(graph, name, fresh, _MAX_DEPTH), type_of_info(info)
-        known = type_of_info(before.inferred[name]) if name in before.inferred else None
+        known = before.inferred.get(name)
         if now is None:
             continue
         dtype = (declared.dtype if declared else 0) or (known.dtype if known else 0)

@@ -83,7 +83,11 @@ def _equal_groups(graph: Graph) -> Iterator[list[Weight]]:
     """Groups of equal weights. Weights are read only as far as they look equal."""
     names = [name for name in graph.initializers if name not in graph.input_infos]
     weights = [graph.initializers[name] for name in names]
-    for typed in _group(weights, lambda w: (w.data_type, w.dims)):
+    small = [weight for weight in weights if weight.proto.raw_data]
+    for same in _group(small, lambda w: (w.data_type, w.dims, w.proto.raw_data)):
+        yield same
+    large = [weight for weight in weights if not weight.proto.raw_data]
+    for typed in _group(large, lambda w: (w.data_type, w.dims)):
         for sampled in _group(typed, _sample):
             for hashed in _group(sampled, _digest):
                 yield from _verified(hashed)

@@ -14,6 +14,7 @@ import numpy as np
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes import _match
+from graphkit.rewrite import Builder
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,26 @@ class NormMatch:
 
 @dataclass(frozen=True)
 class Affine:
-    """Constants that follow a normalization, in the shape of the normalized axes; None where missing."""
+    """Constants that follow a normalization, in the shape of the normalized axes; None where missing.
+
+    `names` are the values that hold scale and bias in just this shape, None where a new constant is needed.
+    """
 
     scale: np.ndarray | None
     bias: np.ndarray | None
     output: str
     nodes: tuple[Node, ...]
+    names: tuple[str | None, str | None] = (None, None)
+
+    def scale_in(self, build: Builder, default: np.ndarray) -> str:
+        """The scale as an input of a new node; `default` where there is none."""
+        return self.names[0] or build.const(default if self.scale is None else self.scale, "scale")
+
+    def bias_in(self, build: Builder) -> str | None:
+        """The bias as an input of a new node, None where there is none."""
+        if self.bias is None:
+            return None
+        return self.names[1] or build.const(self.bias, "bias")
 
 
 @dataclass(frozen=True)
@@ -183,25 +198,29 @@ def find_affine(
     graph: Graph, output: str, shape: tuple[int, ...], rank: int | None, *, bias: bool = True
 ) -> Affine:
     """Constant scale (Mul) and bias (Add) of the normalized `shape` that directly follow `output`."""
-    scale, mul = _constant_after(graph, output, "Mul", shape, rank)
+    scale, mul, scale_name = _constant_after(graph, output, "Mul", shape, rank)
     nodes = [mul] if mul is not None else []
     output = mul.outputs[0] if mul is not None else output
-    shift, add = _constant_after(graph, output, "Add", shape, rank) if bias else (None, None)
+    none = (None, None, None)
+    shift, add, shift_name = _constant_after(graph, output, "Add", shape, rank) if bias else none
     if add is not None:
         nodes.append(add)
         output = add.outputs[0]
-    return Affine(scale, shift, output, tuple(nodes))
+    return Affine(scale, shift, output, tuple(nodes), (scale_name, shift_name))
 
 
 def _constant_after(
     graph: Graph, value: str, op_type: str, shape: tuple[int, ...], rank: int | None
-) -> tuple[np.ndarray | None, Node | None]:
+) -> tuple[np.ndarray | None, Node | None, str | None]:
     node = _match.next_op(graph, value, op_type)
     operands = _match.with_constant(graph, node) if node is not None else None
     if node is None or operands is None or operands[0] != value:
-        return None, None
-    array = fit(graph.constant(operands[1]), shape, rank)
-    return (None, None) if array is None else (array, node)
+        return None, None, None
+    constant = graph.constant(operands[1])
+    array = fit(constant, shape, rank)
+    if array is None or constant is None:
+        return None, None, None
+    return array, node, operands[1] if constant.shape == shape else None
 
 
 def fit(array: np.ndarray | None, shape: tuple[int, ...], rank: int | None) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from graphkit._evaluate import Evaluator, evaluate
 from graphkit.graph import Graph
 from graphkit.passes._shape_folder import Folder
 from graphkit.rewrite import PassResult
-from graphkit.shapes import scopes
+from graphkit.shapes import publish, scopes
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,13 @@ class FoldShapes:
     summary: ClassVar[str] = "partially evaluate shape arithmetic"
 
     def run(self, graph: Graph) -> PassResult:
-        """Fold the graph and all graphs inside it; one sweep over the nodes to evaluate, one to rewrite."""
-        return fold(graph, evaluate(graph))
+        """Fold the graph and all graphs inside it; one sweep over the nodes to evaluate, one to rewrite.
+
+        What evaluation found out is recorded as the types of the values, as infer-shapes does.
+        """
+        evaluator = evaluate(graph)
+        publish(evaluator)
+        return fold(graph, evaluator)
 
 
 def fold(graph: Graph, evaluator: Evaluator) -> PassResult:

@@ -98,10 +98,9 @@ def _as_op(graph: Graph, root: Node, found: NormMatch, shape: tuple[int, ...]) -
         return Refusal(_NAME, root.label, f"the element type of '{x}' is unknown")
     affine = _norm.find_affine(graph, output, shape, graph.rank(x))
     build = Builder(graph, root)
-    scale = np.ones(shape, dtype) if affine.scale is None else affine.scale
-    inputs = [x, build.const(scale, "scale")]
-    if affine.bias is not None:
-        inputs.append(build.const(affine.bias, "bias"))
+    inputs = [x, affine.scale_in(build, np.ones(shape, dtype))]
+    if bias := affine.bias_in(build):
+        inputs.append(bias)
     y = build.op("LayerNormalization", *inputs, axis=found.axes[0], epsilon=found.epsilon)
     return build.rewrite({affine.output: y}, f"LayerNormalization from {_count(found, affine)} nodes")
 

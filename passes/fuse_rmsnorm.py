@@ -113,7 +113,7 @@ def _as_op(graph: Graph, root: Node, found: NormMatch) -> Outcome:
         return Refusal(_NAME, root.label, f"the element type of '{x}' is unknown")
     affine = _norm.find_affine(graph, output, shape, graph.rank(x), bias=False)
     build = Builder(graph, root)
-    scale = build.const(np.ones(shape, dtype) if affine.scale is None else affine.scale, "scale")
+    scale = affine.scale_in(build, np.ones(shape, dtype))
     y = build.op("RMSNormalization", x, scale, axis=found.axes[0], epsilon=found.epsilon)
     what = f"RMSNormalization from {len(found.nodes) + len(affine.nodes)} nodes"
     return build.rewrite({affine.output: y}, what)

@@ -15,7 +15,7 @@ from graphkit.compare import Tolerance, compare
 from graphkit.errors import GraphkitError, MnnError, NodeFault
 from graphkit.graph import Graph
 from graphkit.model import Model
-from graphkit.node import Node
+from graphkit.node import Node, make_info
 from graphkit.proof import Feeds
 from graphkit.runtime import Session
 
@@ -69,8 +69,9 @@ def with_outputs(graph: Graph, outputs: Iterable[str]) -> Model:
     """The model with other outputs; what they do not need is removed. Changes the given graph."""
     infos = {}
     for name in outputs:
-        known = graph.output_infos.get(name) or graph.inferred.get(name) or graph.declared.get(name)
-        infos[name] = known if known is not None else ValueInfoProto(name=name)
+        type_ = graph.type(name)
+        known = make_info(name, type_) if type_ is not None and type_.dtype else graph.declared.get(name)
+        infos[name] = graph.output_infos.get(name) or known or ValueInfoProto(name=name)
     graph.output_infos = infos
     graph.remove_dead(reversed(list(graph.nodes)))
     return graph.to_model()
