@@ -136,7 +136,7 @@ class Index(NodeOrder):
                     raise _twice(out, node.label)
                 if out:
                     producer[out] = node
-            op = node.op if node.domain else node.op_type
+            op = node.op
             group = by_op.get(op)
             if group is None:
                 group = by_op[op] = {}

@@ -14,7 +14,7 @@ from graphkit._wire import Pieces, Ref, expand, external_entries, raw_data
 from graphkit.errors import OutputError
 from graphkit.weights import WeightStore
 
-_CHUNK = 1 << 24  # bytes written at a time, so that Ctrl-C is heard within a large tensor
+_CHUNK = 1 << 20  # bytes written at a time: what fits the cache of the processor is copied fastest
 _ALIGN = 4096  # onnxruntime maps external tensors that start on a page
 
 

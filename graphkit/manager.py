@@ -5,16 +5,15 @@ The design is that of LLVM's pass manager with opt-bisect-limit and MLIR's crash
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from graphkit import reproducer, structure
 from graphkit._body import Snapshot
+from graphkit._read import collector_paused
 from graphkit._runs import (
     FixpointStage,
     Ledger,
@@ -110,7 +109,7 @@ class Manager:
         raise PassError(problem, reproducer=folder, hint=advice)
 
     def _pass(self, stage: PassStage, rest: tuple[Stage, ...]) -> bool:
-        with _collector_paused():
+        with collector_paused():
             before, size, first = self._snapshot(), len(self.graph), self._ledger.count
             start = time.perf_counter()
             result = self._call(stage, rest, before)
@@ -223,18 +222,6 @@ class Manager:
         except (OSError, OutputError) as problem:  # a full disk must not hide what the pass did
             return None, f"no reproducer could be written: {problem}"
         return folder, f"the model as it stood and the rest of the pipeline are in {folder}"
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection meanwhile: it would walk the whole graph again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 __all__ = [

@@ -90,6 +90,7 @@ class Node:
 
     `inputs` and `outputs` are value names, "" for an omitted optional one; `subgraphs` maps the names of
     graph attributes to their indexed graphs (`then_branch`, `body`, …; lists of graphs as `name[0]`, …).
+    `op` is the operator with its domain, the domain left out when it is ONNX's own.
     """
 
     __slots__ = (
@@ -100,6 +101,7 @@ class Node:
         "domain",
         "graph",
         "inputs",
+        "op",
         "op_type",
         "outputs",
         "proto",
@@ -112,6 +114,7 @@ class Node:
         self.graph = graph
         self.op_type: str = proto.op_type
         self.domain = "" if domain == "ai.onnx" else domain
+        self.op: str = f"{self.domain}::{self.op_type}" if self.domain else self.op_type
         self.inputs: tuple[str, ...] = tuple(proto.input)
         self.outputs: tuple[str, ...] = tuple(proto.output)
         self.subgraphs: dict[str, Graph] = {}
@@ -119,11 +122,6 @@ class Node:
         self._prev: Node | None = None
         self._next: Node | None = None
         self._value: Any = None  # cached value of a Constant node
-
-    @property
-    def op(self) -> str:
-        """Operator with its domain, the domain left out when it is ONNX's own."""
-        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     @property
     def name(self) -> str:

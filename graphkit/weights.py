@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,9 @@ _PACKED = {  # types with two or four values a byte: bits of one value
 }
 
 
+_np_dtype = lru_cache(maxsize=None)(onnx.helper.tensor_dtype_to_np_dtype)
+
+
 def tensor_nbytes(data_type: int, dims: tuple[int, ...]) -> int:
     """Bytes that a tensor of this ONNX type and shape takes as raw data; 0 for strings and unknown types."""
     count = math.prod(dims)
@@ -33,7 +36,7 @@ def tensor_nbytes(data_type: int, dims: tuple[int, ...]) -> int:
         return (count * _PACKED[data_type] + 7) // 8
     if data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
         return 0
-    return count * onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
+    return count * _np_dtype(data_type).itemsize
 
 
 @dataclass(eq=False)
@@ -155,12 +158,14 @@ class Weight:
         if self.ref is None:
             if self.proto.data_location == TensorProto.EXTERNAL:  # onnx would look in the working directory
                 raise ValueError("its external data were not resolved")
-            return onnx.numpy_helper.to_array(self.proto)
-        if self.data_type in _PACKED:
+            data: bytes | memoryview = self.proto.raw_data
+            if not data or self.data_type in _PACKED:
+                return onnx.numpy_helper.to_array(self.proto)
+        elif self.data_type in _PACKED:
             return onnx.numpy_helper.to_array(self.materialized())
-        data = self.store.read(self.ref)
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(self.data_type)
-        return np.frombuffer(data, dtype=dtype).reshape(self.dims)
+        else:
+            data = self.store.read(self.ref)
+        return np.frombuffer(data, dtype=_np_dtype(self.data_type)).reshape(self.dims)
 
     def materialized(self) -> TensorProto:
         """A TensorProto that holds its data itself."""
