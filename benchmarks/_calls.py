@@ -21,7 +21,7 @@ Tool = Callable[[Path, Path, Options], Result]
 def graphkit(source: Path, target: Path, options: Options) -> Result:
     """Load, run a pipeline without the numeric check (peers have none either), save."""
     from graphkit.model import Model
-    from graphkit.optimize import optimize
+    from graphkit.optimizer import optimize
 
     model = Model.load(source)
     result = optimize(model, options.get("pipeline", "default"), bind=options.get("shapes"), verify="none")
@@ -117,9 +117,7 @@ def onnx_ir_copy(source: Path, target: Path, options: Options) -> Result:
     """Load and save with onnx_ir, whose external tensors are lazy."""
     import onnx_ir
 
-    onnx_ir.save(
-        onnx_ir.load(source), target, external_data=f"{target.name}.data" if options.get("external") else None
-    )
+    onnx_ir.save(onnx_ir.load(source), target, external_data=f"{target.name}.data" if options.get("external") else None)
     return None
 
 

@@ -86,9 +86,7 @@ def chain(bench: Bench) -> Section:
     onnx.save(chains.chain(bench.sizes.chain), source)
     full = Entry("graphkit, preset default", "graphkit", source, {"pipeline": "default"})
     peers = [Entry(name, name, source) for name in BARS]
-    held = [
-        Entry(f"graphkit, work of {name}", "graphkit", source, {"pipeline": SAME_WORK[name]}) for name in BARS
-    ]
+    held = [Entry(f"graphkit, work of {name}", "graphkit", source, {"pipeline": SAME_WORK[name]}) for name in BARS]
     entries = [full, *peers, *held]
     alternate(bench, entries)
     checker = bench.runner(600, warm=False)
@@ -101,9 +99,7 @@ def chain(bench: Bench) -> Section:
     return _chain_section(bench, full, list(zip(peers, held, strict=True)), count_nodes(source))
 
 
-def _chain_section(
-    bench: Bench, full: Entry, pairs: Sequence[tuple[Entry, Entry]], raw: tuple[int, int]
-) -> Section:
+def _chain_section(bench: Bench, full: Entry, pairs: Sequence[tuple[Entry, Entry]], raw: tuple[int, int]) -> Section:
     rows = [
         ["the chain itself", *map(str, raw), "–", "–", "–", "–", "–"],
         [full.name, *_cells(full), "–", "–"],

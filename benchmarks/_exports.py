@@ -118,10 +118,7 @@ def samples(file: Path, mode: str) -> list[dict[str, list[int]]]:
     if mode == "static":
         return [fixed(file)] * 2
     ranks = _ranks(file)
-    return [
-        {name: (IMAGES if rank == 4 else TOKENS)[number] for name, rank in ranks.items()}
-        for number in range(2)
-    ]
+    return [{name: (IMAGES if rank == 4 else TOKENS)[number] for name, rank in ranks.items()} for number in range(2)]
 
 
 def fixed(file: Path) -> dict[str, list[int]]:

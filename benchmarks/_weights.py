@@ -74,10 +74,7 @@ def _measure(bench: Bench, kind: str) -> tuple[list[Entry], dict[str, tuple[int,
             shutil.rmtree(folder)
     for file in source.parent.glob(f"{source.name}*"):
         file.unlink()
-    found = {
-        e.name: {**e.to_dict(), "anon_peak": memory[e.name][0], "anon_before": memory[e.name][1]}
-        for e in entries
-    }
+    found = {e.name: {**e.to_dict(), "anon_peak": memory[e.name][0], "anon_before": memory[e.name][1]} for e in entries}
     return entries, memory, found
 
 
@@ -113,9 +110,7 @@ def _bars(kind: str, entries: Sequence[Entry], memory: dict[str, tuple[int, int]
     peak = memory[ours.name][0]
     small = Bar(f"at most 150 MB anonymous, {kind}", f"{_mega(peak)} MB", right and 0 < peak <= MEMORY)
     if kind == "embedded":
-        fast = Bar(
-            f"at least {FASTER:g} times faster than onnx, {kind}", times(ratio), right and ratio >= FASTER
-        )
+        fast = Bar(f"at least {FASTER:g} times faster than onnx, {kind}", times(ratio), right and ratio >= FASTER)
     else:
         claim = f"no worse than onnx_ir, {kind} (within {NO_WORSE - 1:.0%})"
         fast = Bar(claim, f"{ratio:.2f}×", right and ratio * NO_WORSE >= 1)

@@ -17,30 +17,32 @@ from typing import TYPE_CHECKING, Any
 from graphkit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphkit.compare import Tolerance, compare
+    from graphkit.compare import Tolerance
     from graphkit.errors import GraphkitError, MnnError, ModelError, PassError, UsageError
     from graphkit.graph import Graph, Node, TensorType
     from graphkit.inputs import load_inputs, random_inputs
     from graphkit.mnn.road import ConvertResult, convert
     from graphkit.model import Model, load, save
-    from graphkit.optimize import OptimizeResult, optimize
-    from graphkit.pipeline import Pipeline, parse
+    from graphkit.optimizer import OptimizeResult, optimize
+    from graphkit.pipeline import Pipeline
     from graphkit.registry import Registry
+    from graphkit.report.inspection import inspect
     from graphkit.rewrite import Builder, PassResult, Refusal, Rewrite, Rule, apply_rules, rule
-    from graphkit.verify.outputs import VerifyResult, verify
+    from graphkit.verification.outputs import VerifyResult, verify
 
 _WHERE = {
-    "graphkit.compare": ("Tolerance", "compare"),
+    "graphkit.compare": ("Tolerance",),
     "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "PassError", "UsageError"),
     "graphkit.graph": ("Graph", "Node", "TensorType"),
     "graphkit.inputs": ("load_inputs", "random_inputs"),
     "graphkit.mnn.road": ("ConvertResult", "convert"),
     "graphkit.model": ("Model", "load", "save"),
-    "graphkit.optimize": ("OptimizeResult", "optimize"),
-    "graphkit.pipeline": ("Pipeline", "parse"),
+    "graphkit.optimizer": ("OptimizeResult", "optimize"),
+    "graphkit.pipeline": ("Pipeline",),
     "graphkit.registry": ("Registry",),
+    "graphkit.report.inspection": ("inspect",),
     "graphkit.rewrite": ("Builder", "PassResult", "Refusal", "Rewrite", "Rule", "apply_rules", "rule"),
-    "graphkit.verify.outputs": ("VerifyResult", "verify"),
+    "graphkit.verification.outputs": ("VerifyResult", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -66,12 +68,11 @@ __all__ = [
     "UsageError",
     "VerifyResult",
     "apply_rules",
-    "compare",
     "convert",
+    "inspect",
     "load",
     "load_inputs",
     "optimize",
-    "parse",
     "random_inputs",
     "rule",
     "save",

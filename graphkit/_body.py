@@ -165,9 +165,7 @@ def find_problem(graph: Graph) -> str | None:
         for sub in node.subgraphs.values():
             for value in sub.captures():
                 if value not in known and not (outer and outer.sees(value)):
-                    return (
-                        f"a subgraph of node '{node.label}' reads value '{value}', which is not defined there"
-                    )
+                    return f"a subgraph of node '{node.label}' reads value '{value}', which is not defined there"
             if problem := find_problem(sub):
                 return problem
         known.update(node.outputs)
@@ -185,8 +183,7 @@ def sort(graph: Graph) -> None:
     nodes = list(graph.nodes)
     rank = {node: index for index, node in enumerate(nodes)}
     waits = {
-        node: {p for value in graph.values_used_by(node) if (p := graph.producer(value)) is not None}
-        for node in nodes
+        node: {p for value in graph.values_used_by(node) if (p := graph.producer(value)) is not None} for node in nodes
     }
     followers: dict[Node, list[Node]] = {}
     for node, needed in waits.items():

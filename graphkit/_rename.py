@@ -46,9 +46,7 @@ class RenamingIndex(Index):
     def _rename_output(self, old: str, new: str) -> None:
         infos = self.output_infos
         if old in infos:
-            self.output_infos = {
-                (new if k == old else k): renamed_info(v, old, new) for k, v in infos.items()
-            }
+            self.output_infos = {(new if k == old else k): renamed_info(v, old, new) for k, v in infos.items()}
 
     def rename(self, old: str, new: str) -> None:
         """Give a value of this graph another name everywhere.

@@ -128,12 +128,7 @@ def _entry(key: str, value: str) -> bytes:
 
 def external_entries(location: str, offset: int, length: int) -> bytes:
     """Wire bytes of the TensorProto fields that say: the data is in `location`."""
-    return (
-        _entry("location", location)
-        + _entry("offset", str(offset))
-        + _entry("length", str(length))
-        + b"\x70\x01"
-    )
+    return _entry("location", location) + _entry("offset", str(offset)) + _entry("length", str(length)) + b"\x70\x01"
 
 
 def strip(buf: memoryview, buffer: int) -> bytes:

@@ -76,9 +76,7 @@ def save(skeleton: bytes, store: WeightStore, path: Path, *, external: bool) -> 
     for source in store.files():
         for target in (path, data_path) if external else (path,):
             if target.exists() and source.exists() and target.samefile(source):
-                raise OutputError(
-                    "would overwrite an input of this model", file=target, hint="choose another -o"
-                )
+                raise OutputError("would overwrite an input of this model", file=target, hint="choose another -o")
     if not external:
         with atomic(path) as (file,):
             return _write_pieces(expand(skeleton, raw_data), store, file)

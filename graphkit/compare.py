@@ -221,9 +221,7 @@ def _all_tied(expected: Array, actual: Array, scores: Array, axis: int, toleranc
         return bool(np.all((one == two) | (np.abs(one - two) <= bound)))
 
 
-def _verdict(
-    pair: _Pair, stats: Stats | None, reason: str, note: str, *, same: bool = False
-) -> OutputComparison:
+def _verdict(pair: _Pair, stats: Stats | None, reason: str, note: str, *, same: bool = False) -> OutputComparison:
     """Put a verdict together; without stats the errors are unknown (NaN), or 0 when `same`."""
     unknown = 0.0 if same else math.nan
     worst = None

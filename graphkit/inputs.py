@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphkit._input_shapes import PROFILES, Profile, differing
-from graphkit._input_values import InputMaker
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph import Graph
 from graphkit.runtime import InputSpec, Session, Source
+from graphkit.sampling.shapes import PROFILES, Profile, differing
+from graphkit.sampling.values import InputMaker
 
 Array = npt.NDArray[Any]
 
@@ -49,10 +49,7 @@ def random_inputs(
     GraphkitError for an input type that cannot be made up (text).
     """
     maker = InputMaker(graph, seed, bind or {})
-    return [
-        maker.make(profile, number)
-        for number, profile in zip(range(variants), _endless(PROFILES), strict=False)
-    ]
+    return [maker.make(profile, number) for number, profile in zip(range(variants), _endless(PROFILES), strict=False)]
 
 
 def usable_inputs(

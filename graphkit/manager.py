@@ -156,9 +156,7 @@ class Manager:
             self._restore(before)
             raise self._crash(stage, rest, GraphkitError(fault), "left an invalid graph")
 
-    def _record(
-        self, stage: PassStage, result: PassResult, size: int, first: int, seconds: float
-    ) -> PassRecord:
+    def _record(self, stage: PassStage, result: PassResult, size: int, first: int, seconds: float) -> PassRecord:
         return PassRecord(
             name=stage.pass_.name,
             text=stage.text,
@@ -194,9 +192,7 @@ class Manager:
         if self._state is None:
             self._state = self.graph.snapshot()
         else:
-            inner = self._state.inner and [
-                g.inferred.copy() for g in self.graph.walk() if g is not self.graph
-            ]
+            inner = self._state.inner and [g.inferred.copy() for g in self.graph.walk() if g is not self.graph]
             inferred, declared = self.graph.inferred.copy(), self.graph.declared.copy()
             self._state = replace(self._state, inferred=inferred, declared=declared, inner=inner)
         return self._state

@@ -61,9 +61,7 @@ class Model:
         one that is the skeleton of another model (take its `materialized()`, or save and load it).
         """
         if proto.ByteSize() > MAX_MESSAGE:
-            raise ModelError(
-                "is over 2 GB in one message; keep its weights in external data files", file="model"
-            )
+            raise ModelError("is over 2 GB in one message; keep its weights in external data files", file="model")
         store = WeightStore()
         serialized = proto.SerializeToString()
         if MARK.encode() in serialized:
@@ -113,9 +111,7 @@ class Model:
         if external is None:
             external = self.external or size > MAX_MESSAGE
         if not external and size > MAX_MESSAGE:
-            raise ModelError(
-                f"{size / 1e9:.1f} GB do not fit into one ONNX file; use external data", file=path
-            )
+            raise ModelError(f"{size / 1e9:.1f} GB do not fit into one ONNX file; use external data", file=path)
         return _write.save(skeleton, self.store, Path(path), external=external)
 
 

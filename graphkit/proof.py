@@ -100,8 +100,7 @@ class Proof:
             "reason": self.reason,
             "note": self.note,
             "samples": [
-                {"shapes": {k: list(v) for k, v in c.shapes.items()}, **c.comparison.to_dict()}
-                for c in self.checks
+                {"shapes": {k: list(v) for k, v in c.shapes.items()}, **c.comparison.to_dict()} for c in self.checks
             ],
         }
 
@@ -202,9 +201,7 @@ def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:
         node = graph.producer(name)
         while node is not None and node.op in ("Cast", "Identity"):
             node = graph.producer(node.inputs[0])
-        if node is not None and (
-            node.op in ("ArgMax", "ArgMin") or (node.op == "TopK" and len(node.outputs) > 1)
-        ):
+        if node is not None and (node.op in ("ArgMax", "ArgMin") or (node.op == "TopK" and len(node.outputs) > 1)):
             picks = node.op != "TopK" or name == node.outputs[1] or graph.producer(name) is not node
             scores = node.inputs[0]
             if picks and graph.producer(scores) is not None:

@@ -13,9 +13,7 @@ from graphkit.model import Model
 from graphkit.version import __version__
 
 
-def write(
-    parent: Path, model: Model, pipeline: str, error: BaseException, plugins: Sequence[str] = ()
-) -> Path:
+def write(parent: Path, model: Model, pipeline: str, error: BaseException, plugins: Sequence[str] = ()) -> Path:
     """Write a reproducer folder under `parent` and return it. Plugin files are copied into it.
 
     Raises OutputError or OSError when it cannot be written.

@@ -105,9 +105,7 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self._outputs = (
-            list(outputs) if outputs is not None else [o.name for o in self._session.get_outputs()]
-        )
+        self._outputs = list(outputs) if outputs is not None else [o.name for o in self._session.get_outputs()]
 
     @property
     def input_specs(self) -> tuple[InputSpec, ...]:
@@ -172,14 +170,10 @@ class Session:
     def _spec(self, value: Any) -> InputSpec:
         found = re.fullmatch(r"tensor\((\w+)\)", value.type)
         if found is None:
-            raise ModelError(
-                f"input '{value.name}' is a {value.type}; only tensors are supported", file=self._file
-            )
+            raise ModelError(f"input '{value.name}' is a {value.type}; only tensors are supported", file=self._file)
         name = _NUMPY_NAMES.get(found.group(1), found.group(1))
         dtype = np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
-        return InputSpec(
-            value.name, dtype, tuple(d if isinstance(d, int) else d or None for d in value.shape)
-        )
+        return InputSpec(value.name, dtype, tuple(d if isinstance(d, int) else d or None for d in value.shape))
 
     def _to_ort(self, name: str, array: Array) -> Any:
         array = np.asarray(array)
@@ -192,9 +186,7 @@ class Session:
 
     def _from_ort(self, name: str, value: Any) -> Array:
         if not value.is_tensor():
-            raise ModelError(
-                f"output '{name}' is a {value.data_type()}; only tensors are supported", file=self._file
-            )
+            raise ModelError(f"output '{name}' is a {value.data_type()}; only tensors are supported", file=self._file)
         if "bfloat16" in value.data_type():
             raise ModelError(
                 f"output '{name}' is bfloat16, which onnxruntime cannot hand over",

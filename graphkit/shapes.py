@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphkit._evaluate import Evaluator, Scope, evaluate
-from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.node import TensorType
+from graphkit.symbolic.evaluate import Evaluator, Scope, evaluate
+from graphkit.symbolic.state import State
 
 _Types = dict[tuple[int, object], TensorType]
 

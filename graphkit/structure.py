@@ -211,8 +211,6 @@ def _infer(graph: Graph, node: Node, types: dict[str, TypeProto]) -> dict[str, T
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opsets.items()]
     try:
         schema = onnx.defs.get_schema(node.op_type, graph.opset(node.domain), node.domain)
-        return dict(
-            onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
-        )
+        return dict(onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets))
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, KeyError, RuntimeError, ValueError):
         return {}  # an operator that ONNX does not know: then nothing is known

@@ -22,9 +22,7 @@ from graphkit.rewrite import Pass, PassResult
 _PRINTED = 64  # elements; larger constants are compared bit for bit, these as they print
 
 
-def parse(
-    text: str, *, opset: int = 18, ir_version: int = 8, imports: Mapping[str, int] | None = None
-) -> Model:
+def parse(text: str, *, opset: int = 18, ir_version: int = 8, imports: Mapping[str, int] | None = None) -> Model:
     """A model from ONNX text: a whole model, or only a graph (then with this opset and these imports)."""
     if not text.lstrip().startswith("<"):
         domains = {"": opset, **(imports or {})}
@@ -89,9 +87,7 @@ def _run_pass(pass_: Pass, graph: Graph) -> PassResult:
     result = pass_.run(graph)
     for proto, then in zip(protos, stored, strict=True):
         was = onnx.NodeProto.FromString(then)
-        assert proto == was, (
-            f"the pass changed node '{was.name or was.output[0]}' in place; use graph methods"
-        )
+        assert proto == was, f"the pass changed node '{was.name or was.output[0]}' in place; use graph methods"
     return result
 
 
@@ -164,9 +160,7 @@ def random_feeds(model: Model, *, size: int = 3, seed: int = 0) -> dict[str, np.
         shape = [dim if isinstance(dim, int) else size for dim in type_.shape or ()]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(type_.dtype)
         feeds[name] = (
-            rng.standard_normal(shape).astype(dtype)
-            if dtype.kind == "f"
-            else rng.integers(0, 3, shape).astype(dtype)
+            rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 3, shape).astype(dtype)
         )
     return feeds
 
@@ -182,11 +176,7 @@ def assert_equal_outputs(
             got = actual[name]
             assert got.dtype == want.dtype, f"{name}: {got.dtype} instead of {want.dtype}"
             assert got.shape == want.shape, f"{name}: shape {got.shape} instead of {want.shape}"
-            scale = (
-                max(float(np.abs(want[np.isfinite(want)]).max(initial=0)), 1e-6)
-                if want.dtype.kind == "f"
-                else 1
-            )
+            scale = max(float(np.abs(want[np.isfinite(want)]).max(initial=0)), 1e-6) if want.dtype.kind == "f" else 1
             np.testing.assert_allclose(got, want, rtol=0, atol=rtol * scale, err_msg=name)
 
 

@@ -180,9 +180,7 @@ def make_weight(name: str, array: np.ndarray, store: WeightStore) -> Weight:
     """A weight made by a pass from values; large ones go to a buffer of the store, not into the protobuf."""
     array = np.asarray(array)
     if array.nbytes < THRESHOLD or array.dtype.kind in "OUS":
-        return Weight(
-            onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name), store
-        )
+        return Weight(onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name), store)
     data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     if data_type in _PACKED:
         tensor = onnx.numpy_helper.from_array(array, name)

@@ -42,16 +42,12 @@ def resolve(graph: Graph, options: Iterable[tuple[str, str]]) -> Bindings:
 class _Resolver:
     def __init__(self, graph: Graph) -> None:
         declared = {
-            value: type_of_info(info)
-            for value, info in graph.input_infos.items()
-            if value not in graph.initializers
+            value: type_of_info(info) for value, info in graph.input_infos.items() if value not in graph.initializers
         }
         self.types = {value: type_ for value, type_ in declared.items() if type_ is not None}
         self.places: dict[tuple[str, int], int] = {}
         self.names: dict[str, int] = {}
-        self.known = {
-            dim: None for type_ in self.types.values() for dim in type_.shape or () if isinstance(dim, str)
-        }
+        self.known = {dim: None for type_ in self.types.values() for dim in type_.shape or () if isinstance(dim, str)}
 
     def resolve(self, options: Iterable[tuple[str, str]]) -> Bindings:
         for key, value in options:
@@ -102,9 +98,7 @@ class _Resolver:
     def _bind_place(self, value: str, axis: int, text: str, key: str) -> None:
         shape = self.types[value].shape
         if shape is None:
-            raise UsageError(
-                f"the rank of input '{value}' is unknown", hint=f"give its whole shape: {value}=1x2x3"
-            )
+            raise UsageError(f"the rank of input '{value}' is unknown", hint=f"give its whole shape: {value}=1x2x3")
         if not -len(shape) <= axis < len(shape):
             raise UsageError(f"input '{value}' has {len(shape)} axes; there is no '{key}'")
         self._bind_axis(value, axis % len(shape), shape, _size(text, key), key)
@@ -114,9 +108,7 @@ class _Resolver:
         if isinstance(dim, str):
             self._bind_name(dim, size, key)
         elif self.places.setdefault((value, axis), size) != size:
-            raise UsageError(
-                f"'{key}' asks for {size}, but {value}[{axis}] is {self.places[value, axis]} already"
-            )
+            raise UsageError(f"'{key}' asks for {size}, but {value}[{axis}] is {self.places[value, axis]} already")
 
     def _bind_input(self, value: str, text: str) -> None:
         shape = self.types[value].shape

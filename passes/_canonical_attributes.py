@@ -95,9 +95,7 @@ def explicit_defaults(graph: Graph, node: Node) -> Outcome:
     wanted = {name: known.get(name) for name in _DEFAULTS.get(node.op_type, ())}
     wanted.update(_computed(graph, node))
     missing = {
-        name: value
-        for name, value in wanted.items()
-        if name in known and name not in have and value is not None
+        name: value for name, value in wanted.items() if name in known and name not in have and value is not None
     }
     return with_attributes(node, "write attributes with defaults out", missing) if missing else None
 

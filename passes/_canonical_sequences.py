@@ -70,9 +70,7 @@ def split_to_sequence(graph: Graph, node: Node) -> Outcome:
     for user in graph.consumers(sequence):
         needs_index = user.op == "SequenceAt" and const_ints(graph, user.inputs[1]) is None
         if user.op not in _READERS or needs_index:
-            return Refusal(
-                "split-to-sequence", node.label, f"the sequence is used by {user.op} '{user.label}'"
-            )
+            return Refusal("split-to-sequence", node.label, f"the sequence is used by {user.op} '{user.label}'")
     build = Builder(graph, node)
     parts = _split(graph, node, build, sizes)
     return build.rewrite({sequence: build.op("SequenceConstruct", *parts)}, "write SplitToSequence as Split")

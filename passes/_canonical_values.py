@@ -40,9 +40,7 @@ _FLOATS: dict[int, tuple[int, int]] = {  # bits of precision, bits of exponent
 def lossless(source: int, target: int) -> bool:
     """True when every value of one element type is a value of the other."""
     if source in _FLOATS:
-        return target in _FLOATS and all(
-            a <= b for a, b in zip(_FLOATS[source], _FLOATS[target], strict=True)
-        )
+        return target in _FLOATS and all(a <= b for a, b in zip(_FLOATS[source], _FLOATS[target], strict=True))
     if source not in _INTEGERS:
         return False
     signed, bits = _INTEGERS[source]

@@ -22,9 +22,7 @@ def reshape_of_view(graph: Graph, node: Node) -> Outcome:
     view = _maker(graph, node, *_VIEWS)
     if view is None or graph.opset() < 5 or not _copies_same(graph, node, view):
         return None
-    return with_attributes(
-        node, f"drop {view.op_type} before Reshape", inputs=[view.inputs[0], *node.inputs[1:]]
-    )
+    return with_attributes(node, f"drop {view.op_type} before Reshape", inputs=[view.inputs[0], *node.inputs[1:]])
 
 
 def _copies_same(graph: Graph, node: Node, view: Node) -> bool:
@@ -35,9 +33,7 @@ def _copies_same(graph: Graph, node: Node, view: Node) -> bool:
         return False
     before, between = graph.shape(view.inputs[0]) or (), graph.shape(node.inputs[0]) or ()
     copied = [axis for axis, size in enumerate(target) if size == 0]
-    return all(
-        axis < min(len(before), len(between)) and None is not before[axis] == between[axis] for axis in copied
-    )
+    return all(axis < min(len(before), len(between)) and None is not before[axis] == between[axis] for axis in copied)
 
 
 def _axes(graph: Graph, node: Node) -> list[int] | None:

@@ -84,8 +84,7 @@ def _equal_groups(graph: Graph) -> Iterator[list[Weight]]:
     names = [name for name in graph.initializers if name not in graph.input_infos]
     weights = [graph.initializers[name] for name in names]
     small = [weight for weight in weights if weight.proto.raw_data]
-    for same in _group(small, lambda w: (w.data_type, w.dims, w.proto.raw_data)):
-        yield same
+    yield from _group(small, lambda w: (w.data_type, w.dims, w.proto.raw_data))
     large = [weight for weight in weights if not weight.proto.raw_data]
     for typed in _group(large, lambda w: (w.data_type, w.dims)):
         for sampled in _group(typed, _sample):

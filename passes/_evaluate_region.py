@@ -14,9 +14,9 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from graphkit import _body
-from graphkit._evaluate import Scope, values_of
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.symbolic.evaluate import Scope, values_of
 from graphkit.weights import make_weight
 
 Values = dict[str, np.ndarray]
@@ -96,9 +96,7 @@ def _value(graph: Graph, value: str, values: Values) -> np.ndarray | None:
 # -- onnxruntime -------------------------------------------------------------------------------------------
 
 
-def _run(
-    graph: Graph, nodes: list[Node], wanted: Sequence[str], values: Values, failed: dict[Node, str]
-) -> None:
+def _run(graph: Graph, nodes: list[Node], wanted: Sequence[str], values: Values, failed: dict[Node, str]) -> None:
     """Run nodes as one model; where that fails, run halves."""
     made = {value for node in nodes for value in node.outputs if value}
     names = [value for value in wanted if value in made]
@@ -131,16 +129,12 @@ def _onnxruntime(graph: Graph, nodes: Sequence[Node], wanted: Sequence[str], val
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     results = session.run(list(wanted), feeds)
     return {name: array for name, array in zip(wanted, results, strict=True) if isinstance(array, np.ndarray)}
 
 
-def _model(
-    graph: Graph, nodes: Sequence[Node], wanted: Sequence[str], values: Values
-) -> tuple[ModelProto, Values]:
+def _model(graph: Graph, nodes: Sequence[Node], wanted: Sequence[str], values: Values) -> tuple[ModelProto, Values]:
     """A model of these nodes: small constants inside, large ones as inputs with feeds."""
     root = graph.root
     model = ModelProto(ir_version=root.model.proto.ir_version)
@@ -185,6 +179,4 @@ def _reference(graph: Graph, node: Node, values: Values, failed: dict[Node, str]
         failed[node] = f"onnxruntime cannot run it: {reason}"
         _log.debug("the reference failed too on %s: %s", node.label, error)
         return
-    values.update(
-        (name, np.asarray(array)) for name, array in zip(wanted, results, strict=True) if array is not None
-    )
+    values.update((name, np.asarray(array)) for name, array in zip(wanted, results, strict=True) if array is not None)

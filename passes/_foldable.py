@@ -6,19 +6,17 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit._evaluate import Evaluator, Scope
-from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.symbolic.evaluate import Evaluator, Scope
+from graphkit.symbolic.state import State
 from graphkit.weights import tensor_nbytes
 
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 KNOWN_DOMAINS = ("", "ai.onnx.ml")
-_GROWS = frozenset(
-    ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Pad", "Resize", "Upsample")
-)
+_GROWS = frozenset(("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Pad", "Resize", "Upsample"))
 
 
 @dataclass(frozen=True)

@@ -194,9 +194,7 @@ def op_source(graph: Graph, found: NormMatch) -> tuple[str, str] | str:
     return found.x, found.output
 
 
-def find_affine(
-    graph: Graph, output: str, shape: tuple[int, ...], rank: int | None, *, bias: bool = True
-) -> Affine:
+def find_affine(graph: Graph, output: str, shape: tuple[int, ...], rank: int | None, *, bias: bool = True) -> Affine:
     """Constant scale (Mul) and bias (Add) of the normalized `shape` that directly follow `output`."""
     scale, mul, scale_name = _constant_after(graph, output, "Mul", shape, rank)
     nodes = [mul] if mul is not None else []

@@ -6,8 +6,6 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from graphkit._evaluate import Evaluator, Scope, values_of
-from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.node import Node, TensorType
 from graphkit.passes._shape_index import Indices
@@ -15,6 +13,8 @@ from graphkit.passes._shape_plans import Plan, Planner, plan_of_node, sources, s
 from graphkit.passes._shape_targets import expand_target, reshape_target
 from graphkit.passes._shape_views import VIEWS, origin, takes_constant, transposed_batch, view, view_proto
 from graphkit.rewrite import Change, Refusal
+from graphkit.symbolic.evaluate import Evaluator, Scope, values_of
+from graphkit.symbolic.state import State
 
 RULE = "fold-shapes"
 _KEEP_SHAPE = ("Reshape", "Expand", "Tile", "Slice", "Flatten", "Squeeze")
@@ -259,9 +259,7 @@ def _is_known(scope: Scope, node: Node) -> bool:
     if node.op_type == "Constant" and not node.domain:
         return False
     states = [scope.states.get(value) for value in node.outputs if value]
-    return bool(states) and all(
-        state is not None and state.items is not None and state.known for state in states
-    )
+    return bool(states) and all(state is not None and state.items is not None and state.known for state in states)
 
 
 def _is_used(graph: Graph, node: Node) -> bool:

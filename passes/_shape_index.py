@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphkit._evaluate import Scope
-from graphkit._symbols import Size, Symbols
 from graphkit.node import Dim, Node
+from graphkit.symbolic.evaluate import Scope
+from graphkit.symbolic.symbols import Size, Symbols
 
 _MAX_ELEMENTS = 1 << 22
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from onnx import TensorProto
 
-from graphkit._evaluate import Evaluator
-from graphkit._state import State
-from graphkit._symbols import Size, Symbols
 from graphkit.graph import Graph
 from graphkit.node import Dim, Node
+from graphkit.symbolic.evaluate import Evaluator
+from graphkit.symbolic.state import State
+from graphkit.symbolic.symbols import Size, Symbols
 
 Plan = tuple[Any, ...]
 _MAX_LENGTH = 16
@@ -94,9 +94,7 @@ class Planner:
         table: Plan = ("Shape", source)
         if numbers:
             table = ("Concat", table, const((len(numbers),), numbers))
-        where = tuple(
-            self.homes[item][1] if isinstance(item, str) else rank + numbers.index(item) for item in items
-        )
+        where = tuple(self.homes[item][1] if isinstance(item, str) else rank + numbers.index(item) for item in items)
         if where == tuple(range(rank + len(numbers))):
             return table
         return ("Gather", table, const((len(where),), where))
@@ -120,9 +118,7 @@ class Planner:
             if shape and self.ranks[source] == 1:
                 return ("Shape", source)
             return ("Gather", ("Shape", source), const(shape, (axis,)))
-        terms = [
-            self._term(factor, atoms, shape) for factor, atoms in sorted(self.symbols.terms(size), key=_order)
-        ]
+        terms = [self._term(factor, atoms, shape) for factor, atoms in sorted(self.symbols.terms(size), key=_order)]
         total = terms[0]
         for term in terms[1:]:
             total = ("Add", total, term)

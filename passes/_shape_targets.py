@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphkit._state import Items
 from graphkit.node import Dim
+from graphkit.symbolic.state import Items
 
 
 def reshape_target(source: Sequence[Dim], result: Sequence[Dim], target: Items) -> tuple[int, ...] | None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import onnx
 from onnx import NodeProto
 
-from graphkit._evaluate import Scope
-from graphkit._symbols import Symbols
 from graphkit.graph import Graph
 from graphkit.node import Dim, Node
 from graphkit.passes._shape_targets import reshape_target
+from graphkit.symbolic.evaluate import Scope
+from graphkit.symbolic.symbols import Symbols
 
 VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 
@@ -86,9 +86,7 @@ def transposed_batch(scope: Scope, symbols: Symbols, node: Node) -> tuple[str, l
     return source, [*range(count), *(count - 1 + axis for axis in perm[1:])]
 
 
-def view_proto(
-    graph: Graph, node: Node, source: str, op: str, numbers: list[int], constant: str
-) -> NodeProto:
+def view_proto(graph: Graph, node: Node, source: str, op: str, numbers: list[int], constant: str) -> NodeProto:
     """The node that makes the first output of `node` as a view; `constant` holds the numbers where needed."""
     if op != "Reshape" and graph.opset() < 13:
         return onnx.helper.make_node(op, [source], [node.outputs[0]], name=node.name, axes=numbers)

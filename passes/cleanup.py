@@ -63,9 +63,7 @@ class Cleanup:
         return result
 
     def _refusals(self, graph: Graph) -> tuple[Refusal, ...]:
-        reason = (
-            "an input with a default value may be set by callers; freeze_defaults=true makes it a constant"
-        )
+        reason = "an input with a default value may be set by callers; freeze_defaults=true makes it a constant"
         names = [name for name in graph.initializers if name in graph.input_infos]
         return tuple(Refusal("default-value", name, reason) for name in names)
 

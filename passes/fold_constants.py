@@ -30,9 +30,7 @@ class FoldConstants:
     name: ClassVar[str] = "fold-constants"
     summary: ClassVar[str] = "evaluate nodes whose inputs are constant"
 
-    max_bytes: int = field(
-        default=64 << 20, metadata={"help": "largest result that may be larger than its inputs"}
-    )
+    max_bytes: int = field(default=64 << 20, metadata={"help": "largest result that may be larger than its inputs"})
     fold_dequantize: bool = field(default=False, metadata={"help": "fold DequantizeLinear of weights too"})
 
     def run(self, graph: Graph) -> PassResult:

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit._evaluate import Evaluator, evaluate
 from graphkit.graph import Graph
 from graphkit.passes._shape_folder import Folder
 from graphkit.rewrite import PassResult
 from graphkit.shapes import publish, scopes
+from graphkit.symbolic.evaluate import Evaluator, evaluate
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,7 @@ def _batch_norm(graph: Graph, node: Node) -> Outcome:
         return Refusal("conv-bn", node.label, reason)
     statistics = [graph.constant(value) for value in node.inputs[1:5]]
     if any(array is None or array.shape != (layer.channels,) for array in statistics):
-        return Refusal(
-            "conv-bn", node.label, "scale, bias, mean and variance are not constant, one a channel"
-        )
+        return Refusal("conv-bn", node.label, "scale, bias, mean and variance are not constant, one a channel")
     scale, bias, mean, variance = (np.asarray(array, np.float64) for array in statistics)
     with np.errstate(invalid="ignore", divide="ignore"):
         factor = scale / np.sqrt(variance + node.attr("epsilon", 1e-5))

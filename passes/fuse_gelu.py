@@ -53,9 +53,7 @@ class FuseGelu:
 
     form: Literal["auto", "op", "mnn"] = field(
         default="auto",
-        metadata={
-            "help": "op: ONNX Gelu (opset 20); mnn: what MNN fuses exactly; auto: op if the opset has it"
-        },
+        metadata={"help": "op: ONNX Gelu (opset 20); mnn: what MNN fuses exactly; auto: op if the opset has it"},
     )
     approx: Literal["any", "none", "tanh"] = field(
         default="any", metadata={"help": "fuse only the exact (none) or only the tanh form"}

@@ -62,9 +62,7 @@ class FuseLayernorm:
         if found is None or not found.centred:
             return None
         if not found.trailing:
-            reason = (
-                f"it normalizes over axes {list(found.axes)}; LayerNormalization takes the last ones only"
-            )
+            reason = f"it normalizes over axes {list(found.axes)}; LayerNormalization takes the last ones only"
             return Refusal(_NAME, root.label, reason)
         shape = _norm.normalized_shape(graph, found.x, found.axes)
         if shape is None:
@@ -109,9 +107,7 @@ def _count(found: NormMatch, affine: Affine) -> int:
     return len(found.nodes) + len(affine.nodes)
 
 
-def _as_spelling(
-    graph: Graph, root: Node, found: NormMatch, shape: tuple[int, ...], *, complete: bool
-) -> Outcome:
+def _as_spelling(graph: Graph, root: Node, found: NormMatch, shape: tuple[int, ...], *, complete: bool) -> Outcome:
     affine = _norm.find_affine(graph, found.output, shape, graph.rank(found.x))
     dtype = _match.np_dtype(graph, found.x)
     if dtype is None or graph.dtype(found.value) not in (0, graph.dtype(found.x)):

@@ -51,9 +51,7 @@ def _behind(graph: Graph, node: Node) -> Outcome:
         rank = 2 if layer.op_type == "Gemm" else graph.rank(layer.output)
         vector = _linear.per_channel(constant, rank, -1, layer.channels)
         if vector is None:
-            return Refusal(
-                "matmul-affine", node.label, "the constant does not fit the last axis of the product"
-            )
+            return Refusal("matmul-affine", node.label, "the constant does not fit the last axis of the product")
         affine = affine_of(node.op_type, vector.astype(np.float64), constant_first=index == 1)
         return affine and _fold(graph, node, layer, rank, *affine)
     return None
@@ -170,8 +168,6 @@ def _gemm_factors(graph: Graph, node: Node) -> Outcome:
     if not isinstance(layer, Linear):
         return None
     if node.attr("alpha", 1.0) != 1.0 and graph.use_count(layer.weight_name) > 1:
-        return Refusal(
-            "gemm-factors", node.label, f"the weight '{layer.weight_name}' is shared with other nodes"
-        )
+        return Refusal("gemm-factors", node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
     build = Builder(graph, node)
     return build.rewrite({node.outputs[0]: _linear.write(build, layer)}, "alpha and beta into the weights")

@@ -43,16 +43,12 @@ def _pad(graph: Graph, node: Node) -> Outcome:
     pad = _match.made_by(graph, node.inputs[0], "Pad")
     if pad is None:
         return None
-    rank = graph.rank(pad.inputs[0]) or graph.rank(
-        node.inputs[1] if node.op_type == "Conv" else pad.outputs[0]
-    )
+    rank = graph.rank(pad.inputs[0]) or graph.rank(node.inputs[1] if node.op_type == "Conv" else pad.outputs[0])
     pads = None if rank is None else _pads_of(graph, pad, rank)
     if pads is None or rank is None:
         return Refusal(_NAME, node.label, f"the pads of '{pad.label}' or the rank are not known")
     spatial = [*pads[2:rank], *pads[rank + 2 :]]
-    reason = _why_not_pad(graph, pad, node, pads, spatial) or _WHY_NOT[node.op_type](
-        graph, node, pad, spatial
-    )
+    reason = _why_not_pad(graph, pad, node, pads, spatial) or _WHY_NOT[node.op_type](graph, node, pad, spatial)
     if reason is not None:
         return Refusal(_NAME, node.label, reason)
     own = _own_pads(node, len(spatial))
@@ -94,9 +90,7 @@ def _own_pads(node: Node, count: int) -> list[int]:
     return [0] * count if node.attr("auto_pad", "NOTSET") == "VALID" else node.attr("pads", [0] * count)
 
 
-def _why_not_pad(
-    graph: Graph, pad: Node, node: Node, pads: Sequence[int], spatial: Sequence[int]
-) -> str | None:
+def _why_not_pad(graph: Graph, pad: Node, node: Node, pads: Sequence[int], spatial: Sequence[int]) -> str | None:
     """What about the Pad, or the node's way of padding, stands in the way."""
     if pad.attr("mode", "constant") != "constant":
         return f"'{pad.label}' pads in mode {pad.attr('mode')}"

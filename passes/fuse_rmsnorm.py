@@ -45,9 +45,7 @@ class FuseRmsnorm:
 
     form: Literal["auto", "decomposed", "op"] = field(
         default="auto",
-        metadata={
-            "help": "decomposed: what MNN fuses; op: RMSNormalization (opset 23); auto: op if it exists"
-        },
+        metadata={"help": "decomposed: what MNN fuses; op: RMSNormalization (opset 23); auto: op if it exists"},
     )
 
     def run(self, graph: Graph) -> PassResult:
@@ -129,9 +127,7 @@ def _match_op(graph: Graph, node: Node) -> Outcome:
     build = Builder(graph, node)
     half = kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16) and node.attr("stash_type", 1) == 1
     value = build.op("Cast", x, to=TensorProto.FLOAT) if half else x
-    y = write_spelling(
-        build, value, axes, node.attr("epsilon", 1e-5), np.dtype(np.float32) if half else dtype
-    )
+    y = write_spelling(build, value, axes, node.attr("epsilon", 1e-5), np.dtype(np.float32) if half else dtype)
     y = build.op("Cast", y, to=kind) if half else y
     y = y if _is_ones(graph, node.inputs[1]) else build.op("Mul", y, node.inputs[1])
     return build.rewrite({node.outputs[0]: y}, "RMSNormalization spelled out")

@@ -68,9 +68,7 @@ def _transpose(graph: Graph, node: Node) -> Outcome:
     value = first.inputs[0] if cancels else build.op("Transpose", first.inputs[0], perm=list(merged))
     for inner in between:
         value = _copy(build, inner, first, between, value)
-    return build.rewrite(
-        {node.outputs[0]: value}, "Transposes that cancel" if cancels else "Transposes into one"
-    )
+    return build.rewrite({node.outputs[0]: value}, "Transposes that cancel" if cancels else "Transposes into one")
 
 
 def _order(graph: Graph, node: Node) -> tuple[int, ...] | None:
@@ -137,9 +135,7 @@ def _reshape(graph: Graph, node: Node) -> Outcome:
         return None
     shape = _without_copies(graph, inner, [int(dim) for dim in target])
     if shape is None:
-        return Refusal(
-            "reshapes", node.label, "its 0 copies a dimension that may differ before the other node"
-        )
+        return Refusal("reshapes", node.label, "its 0 copies a dimension that may differ before the other node")
     build = Builder(graph, node)
     y = build.op("Reshape", inner.inputs[0], build.ints(*shape))
     return build.rewrite({node.outputs[0]: y}, f"Reshape after {inner.op_type}")

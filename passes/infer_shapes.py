@@ -87,9 +87,7 @@ def correct_outputs(graph: Graph, *, sharpen: bool = False) -> tuple[list[Change
         info.type.CopyFrom(make_info(value, fixed).type)
         graph.output_infos[value] = info
         changes.append(Change(node.label, f"output '{value}' declared {declared}, is {fixed}"))
-        if shape and any(
-            _is_wrong(*pair, named) for pair in zip(declared.shape or (), found.shape, strict=False)
-        ):
+        if shape and any(_is_wrong(*pair, named) for pair in zip(declared.shape or (), found.shape, strict=False)):
             notes.append(f"output '{value}' was declared {declared} but is {fixed}; corrected")
     return changes, notes
 

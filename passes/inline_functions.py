@@ -59,9 +59,7 @@ class InlineFunctions:
         calls = _calls(graph)
         if chosen:
             _inline(graph, chosen)
-        changes = tuple(
-            Change(label(key), f"inline {calls[key[:2]]} calls of this function") for key in chosen
-        )
+        changes = tuple(Change(label(key), f"inline {calls[key[:2]]} calls of this function") for key in chosen)
         counters = {"inlined": len(chosen)} if chosen else {}
         return PassResult(changes, tuple(refusals), counters, self._notes(graph, wanted))
 

@@ -63,9 +63,7 @@ class StaticShapes:
                 inner.declared.clear()  # shapes of before, which may be wrong now
         result += _settle(graph)
         changes, notes = correct_outputs(graph, sharpen=True)
-        return result + PassResult(
-            tuple(changes), notes=(*notes, *bindings.open_sizes(), *_data_dependent(graph))
-        )
+        return result + PassResult(tuple(changes), notes=(*notes, *bindings.open_sizes(), *_data_dependent(graph)))
 
 
 def _settle(graph: Graph) -> PassResult:
@@ -77,9 +75,7 @@ def _settle(graph: Graph) -> PassResult:
         total += round_
         if not round_.modified:
             return total
-    raise GraphkitError(
-        f"folding did not come to rest within {_ROUNDS} rounds", hint="please report this model"
-    )
+    raise GraphkitError(f"folding did not come to rest within {_ROUNDS} rounds", hint="please report this model")
 
 
 def _data_dependent(graph: Graph) -> list[str]:

@@ -71,9 +71,7 @@ class ScaleOutput:
         proto.output[0] = inner
         graph.replace_node(node, proto)
         factor = graph.add_constant(np.float32(self.by), "factor")
-        graph.insert(
-            NodeProto(op_type="Mul", input=[inner, factor], output=[out], name=graph.new_name("scale"))
-        )
+        graph.insert(NodeProto(op_type="Mul", input=[inner, factor], output=[out], name=graph.new_name("scale")))
         return PassResult((Change(node.label, "scaled"),), notes=("scaled it",))
 
 

@@ -37,9 +37,7 @@ class Maker:
         self.count += 1
         return f"t{self.count}"
 
-    def nodes(
-        self, seen: list[str], own: list[str], size: int, depth: int
-    ) -> tuple[list[NodeProto], list[str]]:
+    def nodes(self, seen: list[str], own: list[str], size: int, depth: int) -> tuple[list[NodeProto], list[str]]:
         """Nodes that read what is `seen`, and the values they make."""
         nodes: list[NodeProto] = []
         made: list[str] = []
@@ -52,9 +50,7 @@ class Maker:
             made += nodes[-1].output
         return nodes, made
 
-    def node(
-        self, kind: int, inputs: list[str], outputs: list[str], seen: list[str], depth: int
-    ) -> NodeProto:
+    def node(self, kind: int, inputs: list[str], outputs: list[str], seen: list[str], depth: int) -> NodeProto:
         """One node of a kind."""
         if kind <= 2:
             return helper.make_node(("Add", "Mul", "Sub")[kind], inputs, outputs[:1])
@@ -66,9 +62,7 @@ class Maker:
             value = helper.make_tensor("k", TensorProto.FLOAT, SHAPE, [1.0, -2.0, 3.0, 0.5])
             return helper.make_node("Constant", [], outputs[:1], value=value)
         if kind == 8:
-            return helper.make_node(
-                "Loop", ["n", "", inputs[0]], outputs[:1], body=self.body(seen, depth - 1)
-            )
+            return helper.make_node("Loop", ["n", "", inputs[0]], outputs[:1], body=self.body(seen, depth - 1))
         branches = [self.graph(seen, depth - 1, outputs=2) for _ in range(2)]
         return helper.make_node("If", ["c"], outputs, then_branch=branches[0], else_branch=branches[1])
 

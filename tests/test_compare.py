@@ -162,9 +162,7 @@ def test_nothing_compared_is_not_a_proof() -> None:
 
 
 def test_worst_is_the_failing_output() -> None:
-    result = compare(
-        {"a": np.ones(2), "b": np.array([1, 2])}, {"a": np.ones(2) + 1e-4, "b": np.array([1, 3])}
-    )
+    result = compare({"a": np.ones(2), "b": np.array([1, 2])}, {"a": np.ones(2) + 1e-4, "b": np.array([1, 3])})
     assert result.worst is not None
     assert result.worst.name == "b"
 

@@ -51,9 +51,7 @@ def test_python_blocks_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(folder)
     script = "\n\n".join(blocks(page, "python"))
     (folder / "page.py").write_text(script)
-    result = subprocess.run(
-        [sys.executable, "page.py"], capture_output=True, text=True, timeout=300, check=False
-    )
+    result = subprocess.run([sys.executable, "page.py"], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
 
 

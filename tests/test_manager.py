@@ -270,9 +270,7 @@ def test_two_fighting_passes_are_named(tmp_path: Path) -> None:
     graph = graph_of(CHAIN)
     there, back = Replace("Relu", "Sigmoid"), Replace("Sigmoid", "Relu")
     stages = (PassStage(there, "there"), PassStage(back, "back"), stage(DropIdentity()))
-    with pytest.raises(
-        PassError, match=r"did not settle in 3 rounds; still changing: there, back$"
-    ) as caught:
+    with pytest.raises(PassError, match=r"did not settle in 3 rounds; still changing: there, back$") as caught:
         Manager(graph, crash_dir=tmp_path).run([stage(Custom()), FixpointStage(stages, limit=3)])
     assert caught.value.exit_code == 4
     assert caught.value.hint is not None
@@ -296,9 +294,7 @@ def test_nested_fixpoints_settle() -> None:
 
 def test_a_pass_that_raises_is_named_and_undone(tmp_path: Path) -> None:
     graph = graph_of(CHAIN)
-    with pytest.raises(
-        PassError, match=r"^pass 'crash' raised IndexError: list index out of range$"
-    ) as caught:
+    with pytest.raises(PassError, match=r"^pass 'crash' raised IndexError: list index out of range$") as caught:
         run(graph, Crash(), crash_dir=tmp_path)
     assert caught.value.exit_code == 4
     assert isinstance(caught.value.__cause__, IndexError)

@@ -261,9 +261,7 @@ def test_absolute_paths_are_refused_even_inside_the_folder(folder: Path) -> None
         ({"location": "a" * 300}, "is missing"),
     ],
 )
-def test_damaged_external_data_name_the_tensor(
-    tmp_path: Path, entries: dict[str, int | str], problem: str
-) -> None:
+def test_damaged_external_data_name_the_tensor(tmp_path: Path, entries: dict[str, int | str], problem: str) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
     path = write(tmp_path / "m.onnx", with_initializers(external("w", **entries)))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=problem) as caught:
@@ -340,9 +338,7 @@ def test_mutated_files_raise_nothing_but_model_errors(tmp_path: Path) -> None:
     for _ in range(400):
         mutated = bytearray(data)
         for _ in range(rng.randint(1, 4)):
-            mutated[rng.randrange(len(data)) if rng.random() < 0.3 else rng.randrange(300)] = rng.randrange(
-                256
-            )
+            mutated[rng.randrange(len(data)) if rng.random() < 0.3 else rng.randrange(300)] = rng.randrange(256)
         path.write_bytes(mutated)
         try:
             Graph.of(load(path))

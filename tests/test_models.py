@@ -11,7 +11,7 @@ import pytest
 
 from fixtures import naturals
 from graphkit.mnn.road import ConvertResult, convert
-from graphkit.optimize import Bindings, optimize
+from graphkit.optimizer import Bindings, optimize
 
 Find = Callable[[str], Path]
 

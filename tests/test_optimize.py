@@ -13,7 +13,7 @@ from graphkit.compare import Tolerance
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
-from graphkit.optimize import OptimizeResult, optimize
+from graphkit.optimizer import OptimizeResult, optimize
 from graphkit.testing import assert_equal_outputs, parse
 
 TEXT = """

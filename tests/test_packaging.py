@@ -55,7 +55,5 @@ def test_every_module_imports_by_itself() -> None:
         "        del sys.modules[known]\n"
         "    importlib.import_module(name)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *modules], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, *modules], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from graphkit.errors import UsageError
 from graphkit.pipeline import Entry, Fixpoint, Item, Pipeline, caret, parse
 
-words = st.text(max_size=8) | st.sampled_from(
-    ["cse", "-cse", "fixpoint", "-", "--", 'a"b', "a\\b", "a b", "1MB"]
-)
+words = st.text(max_size=8) | st.sampled_from(["cse", "-cse", "fixpoint", "-", "--", 'a"b', "a\\b", "a b", "1MB"])
 options = st.lists(st.tuples(words, words), max_size=3).map(tuple)
 items: st.SearchStrategy[Entry] = st.builds(Item, words, options) | st.builds(
     Item, words, st.just(()), negated=st.just(True)

@@ -56,9 +56,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-def child(
-    *arguments: str, site: Path | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def child(*arguments: str, site: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python in a child with `site` on its path."""
     path = os.pathsep.join([*([str(site)] if site else []), str(EXAMPLES.parent)])
     return subprocess.run(
@@ -156,7 +154,7 @@ def test_options_are_part_of_the_pipeline(installed: Path, model: Path) -> None:
 def test_stop_after_counts_their_rewrites(installed: Path, model: Path) -> None:
     script = f"""
 import json, sys
-from graphkit.optimize import optimize
+from graphkit.optimizer import optimize
 found = []
 for limit in range(6):
     result = optimize({str(model)!r}, {PASSES!r}, stop_after=limit, verify="each")
@@ -181,9 +179,7 @@ def test_their_own_tests_pass(installed: Path) -> None:
 # -- broken and duplicate ones ----------------------------------------------------------------------------
 
 
-def test_a_broken_plugin_fails_only_when_it_is_asked_for(
-    installed: Path, model: Path, tmp_path: Path
-) -> None:
+def test_a_broken_plugin_fails_only_when_it_is_asked_for(installed: Path, model: Path, tmp_path: Path) -> None:
     fake_dist(tmp_path / "site", "broken-passes", {"smash": "broken_passes:Smash"}, "import not_installed\n")
     site = join(installed, tmp_path / "site")
     code, data, _ = graphkit("optimize", str(model), "--passes", PASSES, site=site, cwd=model.parent)

@@ -12,7 +12,7 @@ from passes_for_tests import registry
 from graphkit import reproducer
 from graphkit.errors import PassError
 from graphkit.model import Model
-from graphkit.optimize import optimize
+from graphkit.optimizer import optimize
 from graphkit.testing import canonical, graph_of, parse
 
 TEXT = """

@@ -38,9 +38,7 @@ def test_a_producer_is_looked_at_again_when_another_user_goes() -> None:
 
     graph = graph_of(text)
     result = apply_rules(graph, [Rule("neg-neg", ("Neg",), neg_neg), Rule("only-c", ("Mul",), only_c)])
-    assert canonical(graph) == canonical(
-        graph_of("g (float[4] x) => (float[4] y) { c = Relu(x) y = Add(c, c) }")
-    )
+    assert canonical(graph) == canonical(graph_of("g (float[4] x) => (float[4] y) { c = Relu(x) y = Add(c, c) }"))
     assert [change.what for change in result.changes] == ["the product is c", "none"]
     assert not result.refusals
 

@@ -43,9 +43,7 @@ def test_runs_a_file_and_tells_its_inputs(tmp_path: Path) -> None:
         np.testing.assert_array_equal(session.run({"x": X})["y"], np.maximum(X, 0))
 
 
-def test_runs_a_model_in_memory_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_a_model_in_memory_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Session(Model.from_proto(make(["y = Neg(x)"]))) as session:
         np.testing.assert_array_equal(session.run({"x": X})["y"], -X)
@@ -107,9 +105,7 @@ def test_run_error_names_the_node_on_one_line(tmp_path: Path) -> None:
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
-    path = write(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path
-    )
+    path = write(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path)
     with Session(path) as session, pytest.raises(GraphkitError, match="out of data bounds") as caught:
         session.run({"x": np.ones((4, 3), np.float32), "i": np.array([9])})
     assert caught.value.node == "look"

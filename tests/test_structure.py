@@ -256,6 +256,7 @@ def test_node_checks_are_shared_between_equal_nodes(monkeypatch: pytest.MonkeyPa
     assert fault_after(PLAIN, add) is None
     assert len(calls) == 1
 
+
 def test_a_large_constant_in_a_branch_is_valid() -> None:
     """Its data are in a buffer of ours, where the ONNX checker would look for a file."""
     graph = graph_of(

@@ -107,8 +107,7 @@ def test_canonical_ignores_names_and_order_only() -> None:
 def test_canonical_sees_constants(size: int) -> None:
     values = [", ".join(["1.0"] * (size - 1) + [last]) for last in ("1.0", "2.0")]
     texts = [
-        f"g (float[{size}] x) => (float[{size}] y) <float[{size}] w = {{{v}}}> {{ y = Mul(x, w) }}"
-        for v in values
+        f"g (float[{size}] x) => (float[{size}] y) <float[{size}] w = {{{v}}}> {{ y = Mul(x, w) }}" for v in values
     ]
     one, two = (canonical(graph_of(text)) for text in texts)
     assert one != two

@@ -27,8 +27,7 @@ from graphkit.testing import parse
 def model() -> Model:
     """A model with two weights of 8 KiB."""
     proto = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 18]>'
-        "g (float[2048] x) => (float[2048] y) { a = Add(x, w) y = Mul(a, v) }"
+        '<ir_version: 8, opset_import: ["": 18]>g (float[2048] x) => (float[2048] y) { a = Add(x, w) y = Mul(a, v) }'
     )
     for name in "wv":
         proto.graph.initializer.append(numpy_helper.from_array(np.ones(2048, np.float32), name))

@@ -61,9 +61,7 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, value: int) -> No
 def output_flags(function: F) -> F:
     """Add `--json`, `-v` and `-q`, which set up the report."""
     shared: dict[str, Any] = {"expose_value": False, "is_eager": True}
-    quiet = click.option(
-        "-q", "--quiet", count=True, callback=_set_verbosity, help="Print errors only.", **shared
-    )
+    quiet = click.option("-q", "--quiet", count=True, callback=_set_verbosity, help="Print errors only.", **shared)
     verbose = click.option(
         "-v", "--verbose", count=True, callback=_set_verbosity, help="Print more; -vv also logs.", **shared
     )

@@ -87,9 +87,7 @@ def _converter_option(item: ConverterOption) -> Callable[[F], F]:
 @_shared.report_option
 @output_flags
 @click.pass_obj
-def command(
-    report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any
-) -> int:
+def command(report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any) -> int:
     """Convert a model to MNN and prove that MNN computes the same.
 
     The model is optimized for MNN, converted, loaded back and compared with the original in onnxruntime.
@@ -181,9 +179,7 @@ def _run(
             )
         except MnnError as error:
             if given["no_optimize"] and error.faults:
-                error.hint = (
-                    "run without --no-optimize: the passes replace much that MNN refuses or gets wrong"
-                )
+                error.hint = "run without --no-optimize: the passes replace much that MNN refuses or gets wrong"
             raise
 
 
@@ -199,9 +195,7 @@ def _default(options: ConverterOptions) -> Tolerance:
     return Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
 
 
-def _finish(
-    report: Report, model: Path, source: Model | None, result: ConvertResult, report_file: Path | None
-) -> int:
+def _finish(report: Report, model: Path, source: Model | None, result: ConvertResult, report_file: Path | None) -> int:
     from graphkit.report.conversion import show_conversion, to_dict
     from graphkit.report.failure import complain
     from graphkit.report.run import failed_check

@@ -26,9 +26,9 @@ def command(report: Report, /, model: Path) -> int:
     MODEL is an .onnx or a .mnn file; it is read, never run.
     """
     with report.working(f"reading {model}"):
-        from graphkit.report.inspection import inspect_file
+        from graphkit.report.inspection import inspect
 
-        data = inspect_file(model)
+        data = inspect(model)
     from graphkit.report.inspected import show_inspected
 
     show_inspected(report, data)

@@ -14,7 +14,7 @@ from graphkit.report.console import Report
 
 if TYPE_CHECKING:
     from graphkit.model import Model
-    from graphkit.optimize import OptimizeResult
+    from graphkit.optimizer import OptimizeResult
 
 EXAMPLES = (
     "graphkit optimize minilm.onnx",
@@ -55,9 +55,7 @@ EXAMPLES = (
 @_shared.report_option
 @output_flags
 @click.pass_obj
-def command(
-    report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any
-) -> int:
+def command(report: Report, /, model: Path, output: Path | None, report_file: Path | None, **given: Any) -> int:
     """Run passes over an ONNX model and prove that its outputs stay equal.
 
     MODEL is not changed. A pass that breaks the outputs is undone and named; then the exit code is 1. When
@@ -86,7 +84,7 @@ def _check_places(place: Path, report_file: Path | None, model: Path, inputs: Pa
 
 def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult:
     from graphkit.graph import Graph
-    from graphkit.optimize import optimize
+    from graphkit.optimizer import optimize
     from graphkit.proof import default_tolerance
     from graphkit.registry import Registry
     from graphkit.report.watch import Watch, check_names
@@ -104,9 +102,7 @@ def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult
             verify=verify,
             inputs=_values.samples(given["inputs"]),
             seed=given["seed"],
-            tolerance=_values.tolerance(
-                lambda: default_tolerance(Graph.of(source)), given["rtol"], given["atol"]
-            ),
+            tolerance=_values.tolerance(lambda: default_tolerance(Graph.of(source)), given["rtol"], given["atol"]),
             on_mismatch=given["on_mismatch"],
             stop_after=given["stop_after"],
             registry=registry,
@@ -115,9 +111,7 @@ def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult
         )
 
 
-def _save(
-    report: Report, result: OptimizeResult, place: Path, external: bool | None
-) -> tuple[str, int] | None:
+def _save(report: Report, result: OptimizeResult, place: Path, external: bool | None) -> tuple[str, int] | None:
     if not result.proof.ok:
         return None
     with report.working(f"writing {place}"):

@@ -55,7 +55,7 @@ def command(
     with report.working(f"comparing {candidate} with {reference}"):
         from graphkit.compare import Tolerance
         from graphkit.model import Model
-        from graphkit.verify.outputs import verify
+        from graphkit.verification.outputs import verify
 
         result = verify(
             reference,

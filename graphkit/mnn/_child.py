@@ -68,9 +68,7 @@ def _load(request: dict[str, Any]) -> Any:
     runtime = nn.create_runtime_manager((config,))
     if request.get("winograd") is not None:
         runtime.set_hint(_WINOGRAD_MEMORY_LEVEL, request["winograd"])
-    return nn.load_module_from_file(
-        request["model"], request["inputs"], request["outputs"], runtime_manager=runtime
-    )
+    return nn.load_module_from_file(request["model"], request["inputs"], request["outputs"], runtime_manager=runtime)
 
 
 def _info(request: dict[str, Any]) -> dict[str, Any]:
@@ -79,10 +77,7 @@ def _info(request: dict[str, Any]) -> dict[str, Any]:
     except SystemError:
         return {"error": "MNN cannot load the model"}
     info = module.get_info()
-    inputs = [
-        {"shape": list(v.shape), "dtype": _tail(v.dtype), "format": _tail(v.data_format)}
-        for v in info["inputs"]
-    ]
+    inputs = [{"shape": list(v.shape), "dtype": _tail(v.dtype), "format": _tail(v.data_format)} for v in info["inputs"]]
     return {"inputs": inputs, "version": info.get("version", "")}
 
 
@@ -102,9 +97,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     results = list(results) if isinstance(results, (list, tuple)) else [results]
     wanted = request["outputs"]
     if not results:
-        return {
-            "error": "MNN computed nothing: forward() returned an empty list, as it does after a shape error"
-        }
+        return {"error": "MNN computed nothing: forward() returned an empty list, as it does after a shape error"}
     if len(results) != len(wanted):
         return {"error": f"MNN returned {len(results)} outputs where {len(wanted)} were asked for"}
     arrays = {}

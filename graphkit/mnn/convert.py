@@ -105,13 +105,9 @@ def run_converter(
         ending = run_child({"task": "convert", "argv": argv}, folder, timeout)
         unsupported = unsupported_ops(ending.log)
         _check(ending, source, options, unsupported, timeout)
-        placeholders = tuple(
-            op.outputs[0] for op in _check_made(made, source, ending).ops if op.type == "Extra"
-        )
+        placeholders = tuple(op.outputs[0] for op in _check_made(made, source, ending).ops if op.type == "Extra")
         weights = _move(made, output)
-    return ConverterRun(
-        output, shorten(ending.log), ending.seconds, warning_lines(ending.log), placeholders, weights
-    )
+    return ConverterRun(output, shorten(ending.log), ending.seconds, warning_lines(ending.log), placeholders, weights)
 
 
 def unsupported_ops(log: str) -> tuple[str, ...]:
@@ -160,9 +156,7 @@ def _check(
         )
     if unsupported and not options.get("allowCustomOp"):
         ops = ", ".join(unsupported)
-        raise ConverterError(
-            f"MNN does not support: {ops}", file=source, log=ending.log, unsupported_ops=unsupported
-        )
+        raise ConverterError(f"MNN does not support: {ops}", file=source, log=ending.log, unsupported_ops=unsupported)
     meaning = _failure(ending.log)
     if meaning is not None:
         raise ConverterError(meaning, file=source, log=ending.log)
@@ -183,9 +177,7 @@ def _broken_child(ending: Ending, source: Path) -> GraphkitError:
     last = ending.log.strip().splitlines()[-1:] or ["no output"]
     if "ModuleNotFoundError" in last[0] or "ImportError" in last[0]:
         return MnnError(f"MNN is not installed here: {last[0]}", log=ending.log, hint="pip install MNN")
-    return ConverterError(
-        f"MNN's converter ended with status {ending.code}: {last[0]}", file=source, log=ending.log
-    )
+    return ConverterError(f"MNN's converter ended with status {ending.code}: {last[0]}", file=source, log=ending.log)
 
 
 def _check_made(made: Path, source: Path, ending: Ending) -> FileInfo:

@@ -228,6 +228,4 @@ def _read_input(data: _Buffer, op: int, names: tuple[str, ...]) -> FileInput:
     table = data.follow(main)
     dtype = data.number(table, 1, 1)
     layout = data.byte(table, 2, 2)
-    return FileInput(
-        name, _DTYPES.get(dtype, f"type {dtype}"), data.ints(table, 0), _LAYOUTS.get(layout, "?")
-    )
+    return FileInput(name, _DTYPES.get(dtype, f"type {dtype}"), data.ints(table, 0), _LAYOUTS.get(layout, "?"))

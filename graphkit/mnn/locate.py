@@ -98,9 +98,7 @@ def first_wrong(
     wrong = {output.name: output.reason for output in comparison.outputs if not output.ok}
     first = next((name for name in names if name in wrong), None)
     if first is None:
-        reason = (
-            "wrong only when MNN fuses it with its neighbours: with inner tensors exposed every node is right"
-        )
+        reason = "wrong only when MNN fuses it with its neighbours: with inner tensors exposed every node is right"
         return tuple(_fault_of_output(graph, name, reason) for name in graph.outputs[:1])
     node = graph.producer(first)
     assert node is not None

@@ -67,9 +67,7 @@ class Option:
             number = float("nan")
         whole = self.kind == "int"
         if isinstance(value, bool) or number != number or (whole and number != int(number)):
-            raise UsageError(
-                f"--{self.name} takes {'a whole number' if whole else 'a number'}, not {value!r}"
-            )
+            raise UsageError(f"--{self.name} takes {'a whole number' if whole else 'a number'}, not {value!r}")
         below = self.low is not None and number < self.low
         if below or (self.high is not None and number > self.high):
             raise UsageError(f"--{self.name} {value} is out of range", hint=f"it goes from {self.range}")
@@ -91,9 +89,7 @@ class Option:
 
 _TABLE = (
     Option("fp16", "flag", "store weights and biases as 16-bit floats"),
-    Option(
-        "weightQuantBits", "int", "store weights of convolutions, matmuls and LSTMs in this many bits", 2, 8
-    ),
+    Option("weightQuantBits", "int", "store weights of convolutions, matmuls and LSTMs in this many bits", 2, 8),
     Option("weightQuantBlock", "int", "weights that share a scale; -1 is one scale per channel", -1),
     Option("weightQuantAsymmetric", "switch", "quantize weights with a zero point (default 0)"),
     Option("weightQuantScaleBit", "int", "bits of a stored scale: 32 or 16", 16, 32),

@@ -65,9 +65,7 @@ def run_child(request: Mapping[str, Any], folder: Path, timeout: float) -> Endin
     seconds = time.perf_counter() - start
     code = child.returncode
     ended_by = None if timed_out or code >= 0 else _signal_name(-code)
-    return Ending(
-        code if code >= 0 else None, ended_by, timed_out, _read_log(log), seconds, _read_result(folder)
-    )
+    return Ending(code if code >= 0 else None, ended_by, timed_out, _read_log(log), seconds, _read_result(folder))
 
 
 def shorten(log: str, limit: int = 8192) -> str:

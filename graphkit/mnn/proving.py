@@ -27,9 +27,7 @@ def runner(
     return lambda feeds: worker.run(path, feeds, memory=memory, winograd=level, timeout=timeout).outputs
 
 
-def judge(
-    evidence: Evidence, path: Path, tolerance: Tolerance, *, memory: int = 0, timeout: float = 300.0
-) -> Proof:
+def judge(evidence: Evidence, path: Path, tolerance: Tolerance, *, memory: int = 0, timeout: float = 300.0) -> Proof:
     """Judge a .mnn file against reference outputs; raises what `worker.run` raises.
 
     A file that is over the tolerance by default and within it with exact convolutions is equal, and the note says

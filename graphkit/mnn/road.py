@@ -19,7 +19,7 @@ from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model, PathLike
-from graphkit.optimize import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
+from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
 
@@ -154,9 +154,7 @@ class _Trip:
                 self._place(made)
             if failure is not None:
                 raise failure
-        return ConvertResult(
-            self.output, proof, info.ops, _size(self.output), self.seconds, run.warnings, optimized
-        )
+        return ConvertResult(self.output, proof, info.ops, _size(self.output), self.seconds, run.warnings, optimized)
 
     def foreign(self, source: Path) -> ConvertResult:
         """Convert a model of another framework: it must load; there is nothing to compare it with."""
@@ -176,9 +174,7 @@ class _Trip:
             run.warnings,
         )
 
-    def _prove(
-        self, model: Model, made: Path, evidence: Evidence | None, excuse: str
-    ) -> tuple[Proof, MnnError | None]:
+    def _prove(self, model: Model, made: Path, evidence: Evidence | None, excuse: str) -> tuple[Proof, MnnError | None]:
         if evidence is None or evidence.worthless:
             return Proof(note=excuse or (evidence.worthless if evidence else "")), None
         self.progress("verifying")

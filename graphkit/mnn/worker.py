@@ -152,9 +152,7 @@ def to_mnn(array: Array, dtype: str, name: str) -> Array:
     result = np.ascontiguousarray(source.astype(target)).reshape(source.shape)
     to_float = target == "float32" and source.dtype.kind not in "iub"
     if not to_float and not np.array_equal(result.astype(np.float64), source.astype(np.float64)):
-        raise UsageError(
-            f"input '{name}': MNN takes {target} here, and some {source.dtype} values do not fit"
-        )
+        raise UsageError(f"input '{name}': MNN takes {target} here, and some {source.dtype} values do not fit")
     return result
 
 
@@ -166,9 +164,7 @@ def _prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str
     missing = [spec.name for spec in file.inputs if spec.name not in feeds]
     if missing:
         known = ", ".join(f"'{name}'" for name in feeds) or "none"
-        raise UsageError(
-            f"no value for input '{missing[0]}' of the MNN model", file=path, hint=f"given: {known}"
-        )
+        raise UsageError(f"no value for input '{missing[0]}' of the MNN model", file=path, hint=f"given: {known}")
     return {spec.name: to_mnn(feeds[spec.name], spec.dtype, spec.name) for spec in file.inputs}
 
 

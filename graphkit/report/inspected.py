@@ -16,7 +16,7 @@ _VALUES = 12  # inputs or outputs listed without -v
 
 
 def show_inspected(report: Report, data: Mapping[str, Any]) -> None:
-    """Print what `inspect_file` found."""
+    """Print what `inspect` found."""
     report.say(_headline(data))
     report.table(_values(report, data))
     report.say()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from graphkit.model import Model
 
 
-def inspect_file(path: Path) -> dict[str, Any]:
+def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe an .onnx or .mnn file in JSON's types. Raises ModelError when it cannot be read."""
+    path = Path(path)
     if path.is_dir():
         raise ModelError("is a directory, not a model file", file=path, hint="name the model file inside it")
     return _mnn(path) if path.suffix == ".mnn" else _onnx(path)

@@ -16,7 +16,7 @@ from graphkit.report.console import Report
 if TYPE_CHECKING:
     from graphkit.manager import PassRecord, RunReport
     from graphkit.model import Model
-    from graphkit.optimize import OptimizeResult
+    from graphkit.optimizer import OptimizeResult
     from graphkit.proof import Proof
     from graphkit.rewrite import Refusal
 
@@ -141,9 +141,7 @@ def proof_line(proof: Proof) -> Text:
     return Text(line, style="green")
 
 
-def show_optimized(
-    report: Report, model: Model, result: OptimizeResult, saved: tuple[str, int] | None
-) -> None:
+def show_optimized(report: Report, model: Model, result: OptimizeResult, saved: tuple[str, int] | None) -> None:
     """Print an `optimize` run; `saved` is the output's name and bytes, None when it was not written.
 
     What failed is not told here: that is `failed_check`.
@@ -167,9 +165,7 @@ def failed_check(result: OptimizeResult, written: bool) -> str:
     return "; ".join(rollback(record) for record in result.report.rolled_back)
 
 
-def to_dict(
-    model: Model, result: OptimizeResult, saved: tuple[str, int] | None, code: int
-) -> dict[str, object]:
+def to_dict(model: Model, result: OptimizeResult, saved: tuple[str, int] | None, code: int) -> dict[str, object]:
     """The JSON object of an `optimize` run."""
     return {
         "command": "optimize",

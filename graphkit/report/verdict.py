@@ -14,7 +14,7 @@ from graphkit.report.run import proof_line
 if TYPE_CHECKING:
     from graphkit.compare import OutputComparison
     from graphkit.proof import Proof
-    from graphkit.verify.outputs import VerifyResult
+    from graphkit.verification.outputs import VerifyResult
 
 _ROWS = 30  # rows shown without -v; those that differ come first
 
@@ -23,11 +23,7 @@ def show_verdict(report: Report, result: VerifyResult) -> None:
     """Print the comparison of a candidate with a reference; a failure is summed up by `failed_check`."""
     from graphkit.proof import shape_text
 
-    rows = [
-        (shape_text(check.shapes), output)
-        for check in result.proof.checks
-        for output in check.comparison.outputs
-    ]
+    rows = [(shape_text(check.shapes), output) for check in result.proof.checks for output in check.comparison.outputs]
     if rows and len(rows) > _ROWS and not report.verbose:
         rows.sort(key=lambda row: row[1].ok)
     shown = rows if report.verbose else rows[:_ROWS]

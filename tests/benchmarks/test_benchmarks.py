@@ -68,9 +68,7 @@ def test_children_survive_what_tools_do(model: Path, tmp_path: Path, monkeypatch
 
 
 def test_memory_is_watched(model: Path, tmp_path: Path) -> None:
-    outcome = Runner(tmp_path, model).one(
-        Job("onnx copy", str(model), str(tmp_path / "out.onnx")), watch=True
-    )
+    outcome = Runner(tmp_path, model).one(Job("onnx copy", str(model), str(tmp_path / "out.onnx")), watch=True)
     assert not outcome.failure
     if _child.anonymous_bytes() is None:
         assert outcome.anon_peak == 0
@@ -113,16 +111,12 @@ def test_nodes_of_subgraphs_and_functions_count(tmp_path: Path) -> None:
         [],
         [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
     )
-    constant = helper.make_node(
-        "Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1])
-    )
+    constant = helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1]))
     nodes = [constant, helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph(nodes, "g", value[:1], value[1:])
     opset = [helper.make_opsetid("", 17)]
-    function = helper.make_function(
-        "f", "twice", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], opset
-    )
+    function = helper.make_function("f", "twice", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], opset)
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, functions=[function], opset_imports=opset), path)
     assert _bench.count_nodes(path) == (5, 4)
@@ -179,9 +173,7 @@ def test_markdown() -> None:
     assert [_report.times(v) for v in (1.23, 123.4, math.nan)] == ["1.2×", "123×", "–"]
 
 
-def test_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     def section(bench: Bench) -> Section:

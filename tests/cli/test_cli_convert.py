@@ -168,9 +168,7 @@ def test_verify_a_file_that_mnn_cannot_run(run: Any) -> None:
 
 
 def test_verify_candidate_without_the_operators(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(
-        "convert", "flash.onnx", "--no-optimize", "--allowCustomOp", "--no-verify", "-q"
-    ).exit_code in (0, 3)
+    assert run("convert", "flash.onnx", "--no-optimize", "--allowCustomOp", "--no-verify", "-q").exit_code in (0, 3)
     name = converted(run)
     from graphkit.mnn import worker
 

@@ -22,8 +22,7 @@ MAIN = "import sys; sys.argv = ['graphkit', *{args}]\nfrom graphkit.cli import m
 def modules_of(*args: str) -> set[str]:
     """Modules that a child has imported when the command ends."""
     code = MAIN.format(args=list(args)) + (
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        "print('MODULES', *sys.modules)"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\nprint('MODULES', *sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split("MODULES", 1)[1].split())
@@ -136,7 +135,7 @@ def test_the_unforeseen_leaves_a_folder_and_no_traceback(run: Any, monkeypatch: 
     def fail(path: Path) -> dict[str, Any]:
         raise ZeroDivisionError("nobody\nforesaw this")
 
-    monkeypatch.setattr("graphkit.report.inspection.inspect_file", fail)
+    monkeypatch.setattr("graphkit.report.inspection.inspect", fail)
     result = run("inspect", "two.onnx")
     assert result.exit_code == 4
     assert "Traceback" not in result.stderr
@@ -154,7 +153,7 @@ def test_the_unforeseen_in_a_read_only_folder(run: Any, monkeypatch: pytest.Monk
     def refuse(**settings: Any) -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("graphkit.report.inspection.inspect_file", fail)
+    monkeypatch.setattr("graphkit.report.inspection.inspect", fail)
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     result = run("inspect", "two.onnx")
     assert result.exit_code == 4
@@ -165,7 +164,7 @@ def test_a_full_disk_is_no_bug_of_ours(run: Any, monkeypatch: pytest.MonkeyPatch
     def fail(path: Path) -> dict[str, Any]:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
-    monkeypatch.setattr("graphkit.report.inspection.inspect_file", fail)
+    monkeypatch.setattr("graphkit.report.inspection.inspect", fail)
     result = run("inspect", "two.onnx")
     assert (result.exit_code, result.stderr) == (2, "error: No space left on device: somewhere\n")
 

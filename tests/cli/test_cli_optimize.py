@@ -21,7 +21,7 @@ import pytest
 
 from graphkit.compare import Tolerance
 from graphkit.model import Model
-from graphkit.optimize import OptimizeResult
+from graphkit.optimizer import OptimizeResult
 
 PLUGIN = ("--plugin", "plugin.py")
 
@@ -101,7 +101,7 @@ def test_stop_on_mismatch(run: Any) -> None:
 
 def test_different_outputs_are_not_written(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rollback makes this impossible from outside, so the proof is exchanged for that of another model.
-    module = importlib.import_module("graphkit.optimize")
+    module = importlib.import_module("graphkit.optimizer")
     real = module.optimize
 
     def wrong(*args: Any, **settings: Any) -> OptimizeResult:
@@ -123,8 +123,7 @@ def test_what_cannot_be_verified_is_said(run: Any) -> None:
     assert result.exit_code == 0
     assert "not verified: the reference differs from itself" in result.stdout
     assert (
-        "not verified: not asked for"
-        in run("optimize", "two.onnx", "--passes", "cleanup", "--verify", "none").stdout
+        "not verified: not asked for" in run("optimize", "two.onnx", "--passes", "cleanup", "--verify", "none").stdout
     )
 
 
@@ -254,9 +253,7 @@ def test_a_full_disk_leaves_nothing_behind(run: Any, monkeypatch: pytest.MonkeyP
 def test_ctrl_c(folder: Path, json_flag: list[str]) -> None:
     before = files()
     command = [sys.executable, "-m", "graphkit.cli", "optimize", "two.onnx", *PLUGIN, "--passes", "slow"]
-    with subprocess.Popen(
-        [*command, *json_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([*command, *json_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         for line in process.stderr:

@@ -79,9 +79,7 @@ def test_damaged_results_and_binary_logs_do_no_harm(tmp_path: Path, monkeypatch:
     script(
         tmp_path,
         monkeypatch,
-        "import sys, pathlib\n"
-        "pathlib.Path('result.json').write_text('[1')\n"
-        "sys.stdout.buffer.write(b'\\xff!')",
+        "import sys, pathlib\npathlib.Path('result.json').write_text('[1')\nsys.stdout.buffer.write(b'\\xff!')",
     )
     ending = process.run_child({}, tmp_path, 30)
     assert ending.result == {}

@@ -74,9 +74,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
 
 
 def test_empty_arrays_go_in_and_come_out(tmp_path: Path) -> None:
-    path = build(
-        tmp_path, "g (float[N,0,4] x, float s) => (float[N,0,4] y, float t) { y = Neg(x) t = Neg(s) }"
-    )
+    path = build(tmp_path, "g (float[N,0,4] x, float s) => (float[N,0,4] y, float t) { y = Neg(x) t = Neg(s) }")
     got = run(path, {"x": np.zeros((2, 0, 4), np.float32), "s": np.float32(3)}).outputs
     assert got["y"].shape == (2, 0, 4)
     assert got["t"] == -3
@@ -106,9 +104,7 @@ def test_a_shape_error_is_a_failure_that_names_the_operator(tmp_path: Path) -> N
 
 def test_a_crash_is_a_failure_that_names_the_signal(tmp_path: Path) -> None:
     # Without strides MNN divides by zero.
-    path = build(
-        tmp_path, "g (float[1,3,8,8] x) => (float[1,3,7,7] y) { y = MaxPool<kernel_shape=[2,2]>(x) }"
-    )
+    path = build(tmp_path, "g (float[1,3,8,8] x) => (float[1,3,7,7] y) { y = MaxPool<kernel_shape=[2,2]>(x) }")
     with pytest.raises(RunError, match=r"crashed .*SIGFPE") as caught:
         run(path, {"x": np.zeros((1, 3, 8, 8), np.float32)})
     assert caught.value.signal == "SIGFPE"

@@ -89,9 +89,7 @@ def test_expand_before_a_broadcast_goes() -> None:
     ],
 )
 def test_expand_that_is_needed_stays(use: str) -> None:
-    assert_unchanged(
-        PASS, f"agraph (float[1,4] b, float[4,4] x) => (y) {{ s = Shape(x) a = Expand(b, s) {use} }}"
-    )
+    assert_unchanged(PASS, f"agraph (float[1,4] b, float[4,4] x) => (y) {{ s = Shape(x) a = Expand(b, s) {use} }}")
 
 
 def test_expand_of_both_operands_keeps_one() -> None:
@@ -159,9 +157,7 @@ def test_not_of_an_integer_comparison() -> None:
 
 
 def test_not_of_a_float_comparison_is_refused() -> None:
-    assert_unchanged(
-        PASS, "agraph (float[n] x, float[n] z) => (y) { a = Less(x, z) y = Not(a) }", refuses="NaN"
-    )
+    assert_unchanged(PASS, "agraph (float[n] x, float[n] z) => (y) { a = Less(x, z) y = Not(a) }", refuses="NaN")
 
 
 def test_where_with_a_constant_condition() -> None:

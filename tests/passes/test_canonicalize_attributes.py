@@ -19,9 +19,7 @@ def run(text: str, opset: int = 18) -> Graph:
     return graph
 
 
-def attributes(
-    op: str, inputs: str = "float[1,2,8,8] x", opset: int = 18, **weights: str
-) -> dict[str, object]:
+def attributes(op: str, inputs: str = "float[1,2,8,8] x", opset: int = 18, **weights: str) -> dict[str, object]:
     """Attributes of the one node of a model after the pass."""
     constants = ", ".join(weights.values())
     graph = run(f"agraph ({inputs}) => (y) {f'<{constants}>' if constants else ''} {{ y = {op} }}", opset)
@@ -66,9 +64,7 @@ def test_auto_pad_as_numbers_computes_the_same(op: str, mode: str, window: tuple
     inputs = "x, w" if op == "Conv" else "x"
     sizes = f"kernel_shape = [{size}, {size}], strides = [{stride}, {stride}]"
     call = f'{op}<{sizes}, auto_pad = "{mode}">({inputs})'
-    graph = graph_of(
-        f"agraph (float[1,2,9,10] x, float[2,2,{size},{size}] w) => (float[a,b,c,d] y) {{ y = {call} }}"
-    )
+    graph = graph_of(f"agraph (float[1,2,9,10] x, float[2,2,{size},{size}] w) => (float[a,b,c,d] y) {{ y = {call} }}")
     before = graph.to_model()
     PASS.run(graph)
     assert "auto_pad" not in next(iter(graph.nodes)).attrs
@@ -124,9 +120,7 @@ def test_allowzero_goes_when_there_is_no_zero() -> None:
         ),
         "agraph (float[n,4] x) => (float[m,2] y) <int64[2] s = {-1, 2}> { y = Reshape(x, s) }",
     )
-    assert_unchanged(
-        PASS, "agraph (float[0,4] x) => (y) <int64[2] s = {0, 2}> { y = Reshape<allowzero = 1>(x, s) }"
-    )
+    assert_unchanged(PASS, "agraph (float[0,4] x) => (y) <int64[2] s = {0, 2}> { y = Reshape<allowzero = 1>(x, s) }")
 
 
 def test_sum_of_two_is_add() -> None:

@@ -130,9 +130,7 @@ def test_attributes_that_became_inputs(op: str, opset: int, expected: tuple[str,
     ],
 )
 def test_inputs_that_are_still_attributes(op: str, opset: int, name: str, value: object) -> None:
-    graph = drifted(
-        f"agraph (float[2,1] x) => (y) <int64[1] k = {{1}}, float f = {{0.5}}> {{ y = {op} }}", opset
-    )
+    graph = drifted(f"agraph (float[2,1] x) => (y) <int64[1] k = {{1}}, float f = {{0.5}}> {{ y = {op} }}", opset)
     node = next(iter(graph.nodes))
     assert node.attr(name) == value
     assert node.inputs == ("x",)

@@ -30,9 +30,7 @@ def test_reshape_needs_no_view_before_it(view: str) -> None:
 
 def test_reshape_that_copies_a_size_of_the_view_keeps_it() -> None:
     weights = "<int64[2] p = {6, 2}, int64[3] s = {0, 1, -1}>"
-    assert_unchanged(
-        PASS, f"agraph (float[4,3] x) => (y) {weights} {{ a = Reshape(x, p) y = Reshape(a, s) }}"
-    )
+    assert_unchanged(PASS, f"agraph (float[4,3] x) => (y) {weights} {{ a = Reshape(x, p) y = Reshape(a, s) }}")
     head = "agraph (float[n,2,6] x) => (float[n,12] y)"
     weights = "<int64[4] p = {0, 2, 3, 2}, int64[2] s = {0, -1}>"
     assert_rewrites(

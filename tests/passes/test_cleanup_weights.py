@@ -42,9 +42,7 @@ def test_large_equal_weights_share_one_and_different_ones_do_not() -> None:
 
 
 def test_minus_zero_and_zero_are_different_weights() -> None:
-    text = (
-        "agraph (float[1] x) => (y) <float[1] a = {0.5}, float[1] b = {0.5}> { p = Add(x, a) y = Div(p, b) }"
-    )
+    text = "agraph (float[1] x) => (y) <float[1] a = {0.5}, float[1] b = {0.5}> { p = Add(x, a) y = Div(p, b) }"
     graph = graph_of(text)
     graph.set_initializer("a", np.array([0.0], np.float32))
     graph.set_initializer("b", np.array([-0.0], np.float32))

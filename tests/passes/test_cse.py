@@ -23,8 +23,7 @@ HEAD = "agraph (float[n] x, float[n] z) => (float[n] y)"
             "a = Exp(x) c = Neg(a) y = Sub(c, c)",
         ),
         (
-            "a = HardSigmoid<alpha = 0.3, beta = 0.4>(x) b = HardSigmoid<beta = 0.4, alpha = 0.3>(x)"
-            "y = Mul(a, b)",
+            "a = HardSigmoid<alpha = 0.3, beta = 0.4>(x) b = HardSigmoid<beta = 0.4, alpha = 0.3>(x)y = Mul(a, b)",
             "a = HardSigmoid<alpha = 0.3, beta = 0.4>(x) y = Mul(a, a)",
         ),
         (
@@ -46,8 +45,7 @@ def test_equal_nodes_are_merged(twice: str, once: str) -> None:
         "a = LeakyRelu<alpha = 0.1>(x) b = LeakyRelu<alpha = 0.2>(x) y = Add(a, b)",
         "a = LeakyRelu(x) b = LeakyRelu<alpha = 0.2>(x) y = Add(a, b)",
         "a = Max(x, z) b = Min(x, z) y = Add(a, b)",
-        "p = Constant<value = float {2.0}>() q = Constant<value = float[1] {2.0}>()"
-        "a = Mul(x, p) y = Mul(a, q)",
+        "p = Constant<value = float {2.0}>() q = Constant<value = float[1] {2.0}>()a = Mul(x, p) y = Mul(a, q)",
         "p = Constant<value = float {0.0}>() q = Neg(p) a = Div(x, p) y = Div(a, q)",
     ],
 )
@@ -112,8 +110,7 @@ def test_outputs_keep_their_names() -> None:
 def test_renamed_outputs_stay_known() -> None:
     assert_rewrites(
         CSE,
-        "agraph (float[n] x) => (float[n] y, float[n] w)"
-        "{ a = Exp(x) b = Neg(a) y = Exp(x) c = Neg(y) w = Add(b, c) }",
+        "agraph (float[n] x) => (float[n] y, float[n] w){ a = Exp(x) b = Neg(a) y = Exp(x) c = Neg(y) w = Add(b, c) }",
         "agraph (float[n] x) => (float[n] y, float[n] w) { y = Exp(x) b = Neg(y) w = Add(b, b) }",
     )
 

@@ -43,9 +43,7 @@ def test_values_used_inside_and_outside_keep_their_names() -> None:
 
 
 def test_constant_nodes_become_initializers() -> None:
-    graph = fold(
-        "agraph (float[2] x) => (float[2] y) { c = Constant<value_floats = [1.0, 2.0]>() y = Add(x, c) }"
-    )
+    graph = fold("agraph (float[2] x) => (float[2] y) { c = Constant<value_floats = [1.0, 2.0]>() y = Add(x, c) }")
     assert "c" in graph.initializers
     assert len(graph) == 1
 
@@ -96,8 +94,7 @@ def test_results_of_every_type() -> None:
 
 def test_bfloat16_goes_through_the_reference_or_is_refused() -> None:
     graph = graph_of(
-        "agraph (bfloat16[2] x) => (bfloat16[2] y) <bfloat16[2] w = {16256, 16384}> { a = "
-        "Neg(w) y = Add(x, a) }"
+        "agraph (bfloat16[2] x) => (bfloat16[2] y) <bfloat16[2] w = {16256, 16384}> { a = Neg(w) y = Add(x, a) }"
     )
     result = PASS.run(graph)
     constant = graph.constant("a")
@@ -194,9 +191,7 @@ def test_refusals(body: str, reason: str) -> None:
 
 
 def test_nodes_without_inputs_are_not_folded() -> None:
-    assert_unchanged(
-        PASS, "agraph (float[2] x) => (float[2] y) { a = RandomNormal<shape = [2]>() y = Add(x, a) }"
-    )
+    assert_unchanged(PASS, "agraph (float[2] x) => (float[2] y) { a = RandomNormal<shape = [2]>() y = Add(x, a) }")
 
 
 def test_inputs_with_a_default_are_not_constant() -> None:
@@ -211,9 +206,7 @@ def test_inputs_with_a_default_are_not_constant() -> None:
 
 
 def test_unused_constant_nodes_are_left_to_cleanup() -> None:
-    assert_unchanged(
-        PASS, "agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Neg(w) y = Neg(x) }"
-    )
+    assert_unchanged(PASS, "agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Neg(w) y = Neg(x) }")
 
 
 def test_several_outputs_of_one_node() -> None:
@@ -226,9 +219,7 @@ def test_several_outputs_of_one_node() -> None:
 
 
 def test_a_constant_output_stays_an_output() -> None:
-    graph = fold(
-        "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> { y = Neg(x) z = Neg(w) }"
-    )
+    graph = fold("agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> { y = Neg(x) z = Neg(w) }")
     assert graph.outputs == ["y", "z"]
     np.testing.assert_array_equal(run(graph.to_model(), {"x": np.zeros(2, np.float32)})["z"], [-1, -2])
 

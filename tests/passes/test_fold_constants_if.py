@@ -36,9 +36,7 @@ def test_constants_inside_a_branch_become_constant_nodes() -> None:
     then = next(node for node in graph.nodes if node.op == "If").subgraphs["then_branch"]
     assert then.op_counts() == {"Constant": 1, "Add": 1, "Neg": 1}
     assert not then.initializers
-    assert_equal_outputs(
-        parse(text), graph.to_model(), inputs={"c": np.array(True), "x": np.ones(3, np.float32)}
-    )
+    assert_equal_outputs(parse(text), graph.to_model(), inputs={"c": np.array(True), "x": np.ones(3, np.float32)})
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,7 @@ def test_views_back_to_the_same_shape_go() -> None:
 
 
 def test_axes_as_attributes_in_old_operator_sets() -> None:
-    text = (
-        "agraph (float[n,m] x) => (float y) { u = Unsqueeze<axes = [1]>(x) v = Unsqueeze<axes "
-        "= [0]>(u) y = Neg(v) }"
-    )
+    text = "agraph (float[n,m] x) => (float y) { u = Unsqueeze<axes = [1]>(x) v = Unsqueeze<axes = [0]>(u) y = Neg(v) }"
     graph = fold(text, opset=11)
     assert graph.op_counts() == {"Unsqueeze": 1, "Neg": 1}
     assert graph.by_op("Unsqueeze")[0].attr("axes") == [0, 2]

@@ -84,9 +84,7 @@ def test_arithmetic_goes_into_the_convolution(name: str, tail: str) -> None:
 def test_exact_weights() -> None:
     head = "g (float[1,1,2,2] x) => (float[1,2,2,2] y) <float[2,1,1,1] w = {1, 2}, float[2] one = {1, 1}"
     stats = "float[2] s = {2, 4}, float[2] t = {1, 2}, float[2] m = {3, 4}, float[2] v = {4, 1}"
-    before = (
-        f"{head}, {stats}> {{ c = Conv(x, w, one) y = BatchNormalization<epsilon = 0.0>(c, s, t, m, v) }}"
-    )
+    before = f"{head}, {stats}> {{ c = Conv(x, w, one) y = BatchNormalization<epsilon = 0.0>(c, s, t, m, v) }}"
     after = f"{head}, float[2,1,1,1] u = {{1, 8}}, float[2] b = {{-1, -10}}> {{ y = Conv(x, u, b) }}"
     result = assert_rewrites(FuseConvBn(), before, after)
     assert result.counters == {"conv-bn": 1}

@@ -68,9 +68,7 @@ def test_parts_of_the_affine() -> None:
         ("y = Div(d, s)", "(x, ones)"),
     ):
         norm = NORM if "n" in tail else NORM.removesuffix(" n = Div(d, s)")
-        assert_rewrites(
-            FuseLayernorm(), f"{HEAD} {{ {norm} {tail} }}", f"{HEAD} {{ {plain}{operands} }}", opset=17
-        )
+        assert_rewrites(FuseLayernorm(), f"{HEAD} {{ {norm} {tail} }}", f"{HEAD} {{ {plain}{operands} }}", opset=17)
 
 
 def test_scale_that_does_not_fit_stays_behind() -> None:
@@ -114,9 +112,7 @@ def test_half_precision(body: str) -> None:
     (node,) = graph.nodes
     assert [str(graph.constant(value).dtype) for value in node.inputs[1:]] == ["float16"] * 2  # type: ignore[union-attr]
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float16)
-    assert_equal_outputs(
-        parse(f"{HALF} {{ {body} }}", opset=17), graph.to_model(), inputs={"x": x}, rtol=2e-3
-    )
+    assert_equal_outputs(parse(f"{HALF} {{ {body} }}", opset=17), graph.to_model(), inputs={"x": x}, rtol=2e-3)
 
 
 def test_below_opset_17_in_the_order_mnn_fuses() -> None:
@@ -153,9 +149,7 @@ def test_operator_gets_a_negative_axis() -> None:
     assert_rewrites(FuseLayernorm(), before, after, opset=17)
     assert_unchanged(FuseLayernorm(), after, opset=17)
     more = "(float[2,S,4] y, float[2,S,1] mean)"
-    before, after = (
-        text.replace("(float[2,S,4] y)", more).replace("y =", "y, mean =") for text in (before, after)
-    )
+    before, after = (text.replace("(float[2,S,4] y)", more).replace("y =", "y, mean =") for text in (before, after))
     assert_rewrites(FuseLayernorm(), before, after, opset=17)
 
 
@@ -192,9 +186,7 @@ def test_refusals_that_depend_on_the_model() -> None:
     body = f"{NORM} {AFFINE}"
     assert_unchanged(FuseLayernorm(form="op"), f"{HEAD} {{ {body} }}", refuses="from opset 17", opset=16)
     unknown = HEAD.replace("[2,S,4]", "[2,S,D]")
-    assert_unchanged(
-        FuseLayernorm(), f"{unknown} {{ {body} }}", refuses="size of the normalized axes", opset=17
-    )
+    assert_unchanged(FuseLayernorm(), f"{unknown} {{ {body} }}", refuses="size of the normalized axes", opset=17)
     output = HEAD.replace("=> (float[2,S,4] y)", "=> (float[2,S,4] y, float[2,S,4] d)")
     assert_unchanged(FuseLayernorm(), f"{output} {{ {body} }}", refuses="'d' inside", opset=17)
 
@@ -203,8 +195,7 @@ def test_refusals_that_depend_on_the_model() -> None:
     "body",
     [
         f"{ROOT.replace('d,', 'x,')} n = Div(x, s) {AFFINE}",
-        f"{MEAN} p = Pow(d, two) v = ReduceMean<axes = [-1]>(p) s = Sqrt(v) a = Add(s, e) "
-        f"n = Div(d, a) {AFFINE}",
+        f"{MEAN} p = Pow(d, two) v = ReduceMean<axes = [-1]>(p) s = Sqrt(v) a = Add(s, e) n = Div(d, a) {AFFINE}",
         f"{MEAN} {ROOT} n = Div(s, d) {AFFINE}",
         f"{MEAN} {ROOT} n = Div(x, s) {AFFINE}",
         f"{NORM.replace('Pow(d, two)', 'Pow(d, half)')} {AFFINE}",

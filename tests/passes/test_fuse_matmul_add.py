@@ -152,9 +152,7 @@ def test_scale_of_attention_goes_into_the_query(scale: str) -> None:
 
 def test_scale_of_a_view_that_others_use_stays() -> None:
     head = THREE.replace("=> (float[2,S,2] y)", "=> (float[2,S,2] y, float[2,2,S] t)")
-    body = (
-        "m = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(m) e = Mul(t, k) y = Transpose<perm = [0, 2, 1]>(e)"
-    )
+    body = "m = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(m) e = Mul(t, k) y = Transpose<perm = [0, 2, 1]>(e)"
     assert_unchanged(FuseMatmulAdd(), f"{head} {{ {body} }}")
 
 

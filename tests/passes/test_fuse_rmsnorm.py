@@ -29,9 +29,7 @@ WEIGHTS = ("y = Mul(n, w)", "y = Mul(w, n)")
 @pytest.mark.parametrize("body", SPELLINGS.values(), ids=SPELLINGS)
 @pytest.mark.parametrize("tail", WEIGHTS)
 def test_spellings_become_the_one_mnn_fuses(body: str, tail: str) -> None:
-    result = assert_rewrites(
-        FuseRmsnorm(), f"{HEAD} {{ {body} {tail} }}", f"{HEAD} {{ {CANONICAL} {tail} }}", opset=17
-    )
+    result = assert_rewrites(FuseRmsnorm(), f"{HEAD} {{ {body} {tail} }}", f"{HEAD} {{ {CANONICAL} {tail} }}", opset=17)
     assert result.counters == {"rmsnorm": 1}
 
 
@@ -46,9 +44,7 @@ def test_spellings_become_the_operator(body: str) -> None:
     for tail in WEIGHTS:
         before = f"{HEAD} {{ {input_axes(body)} {tail} }}"
         assert_rewrites(FuseRmsnorm(), before, after, opset=23, ir_version=10)
-        spelled = f"{HEAD} {{ {input_axes(CANONICAL)} {tail} }}".replace(
-            "(p, last)", "<keepdims = 1>(p, last)"
-        )
+        spelled = f"{HEAD} {{ {input_axes(CANONICAL)} {tail} }}".replace("(p, last)", "<keepdims = 1>(p, last)")
         assert_rewrites(FuseRmsnorm(form="decomposed"), before, spelled, opset=23, ir_version=10)
 
 
@@ -84,9 +80,7 @@ def test_operator_is_spelled_out() -> None:
 
 
 def test_scale_of_ones_is_left_out() -> None:
-    wanted = CANONICAL.replace("<axes = [-1], keepdims = 1>(p)", "<keepdims = 1>(p, last)").replace(
-        "n =", "y ="
-    )
+    wanted = CANONICAL.replace("<axes = [-1], keepdims = 1>(p)", "<keepdims = 1>(p, last)").replace("n =", "y =")
     made = "f = Shape<start = -1>(x) u = ConstantOfShape<value = float[1] {1}>(f) y = RMSNormalization(x, u)"
     for body in (made, "y = RMSNormalization(x, ones)"):
         before = f"{HEAD} {{ {body} }}".replace("Normalization(x", "Normalization<epsilon = 0.000001>(x")

@@ -49,14 +49,10 @@ def test_half_precision() -> None:
 
 def test_inside_a_subgraph() -> None:
     def wrapped(body: str) -> str:
-        head = HEAD.replace(
-            "(float[2,S,3] x) => (float[2,S,2] y)", "(bool i, float[2,S,3] x) => (float[2,S,2] o)"
-        )
+        head = HEAD.replace("(float[2,S,3] x) => (float[2,S,2] y)", "(bool i, float[2,S,3] x) => (float[2,S,2] o)")
         other = "else_branch = l () => (float[2,S,2] e) { d = Relu(x) f = MatMul(d, wo) e = Add(f, c) }"
         branch = f"then_branch = t () => (float[2,S,2] y) {{ {body} }}"
-        constants = head.replace(
-            "float minus = {-1}", "float[3,2] wo = {1, 2, 3, 4, 5, 6}, float minus = {-1}"
-        )
+        constants = head.replace("float minus = {-1}", "float[3,2] wo = {1, 2, 3, 4, 5, 6}, float minus = {-1}")
         return f"{constants} {{ o = If(i) <{branch}, {other}> }}"
 
     assert_rewrites(FuseSilu(), wrapped(f"{FRONT} {QUICK} {BACK}"), wrapped(AFTER))

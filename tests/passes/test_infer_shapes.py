@@ -7,12 +7,12 @@ import onnx
 import pytest
 
 from graphkit import shapes
-from graphkit._evaluate import evaluate
-from graphkit._symbols import Symbols
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Dim
 from graphkit.passes.infer_shapes import InferShapes
+from graphkit.symbolic.evaluate import evaluate
+from graphkit.symbolic.symbols import Symbols
 from graphkit.testing import graph_of, parse, run
 
 
@@ -55,9 +55,7 @@ def test_names_of_inputs_that_look_like_expressions_are_names() -> None:
     info = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            [node], "g", [info("x", 1, ["n"]), info("z", 1, ["2*n"])], [info("y", 1, ["m"])]
-        )
+        onnx.helper.make_graph([node], "g", [info("x", 1, ["n"]), info("z", 1, ["2*n"])], [info("y", 1, ["m"])])
     )
     graph = Graph.of(Model.from_proto(proto))
     shapes.infer(graph)
@@ -170,10 +168,7 @@ def test_invalid_nodes_do_not_stop_inference() -> None:
 
 
 def test_sequences_pass_through() -> None:
-    text = (
-        "agraph (float[n,4] x) => (float[m,4] y) { s = SequenceConstruct(x, x) y = "
-        "ConcatFromSequence<axis = 0>(s) }"
-    )
+    text = "agraph (float[n,4] x) => (float[m,4] y) { s = SequenceConstruct(x, x) y = ConcatFromSequence<axis = 0>(s) }"
     assert shape_of(text) == ("y[0]", 4)
 
 
@@ -193,16 +188,12 @@ def test_axes_that_depend_on_data(body: str) -> None:
 
 
 def test_explicit_broadcasting_of_old_operator_sets() -> None:
-    text = (
-        "agraph (float[n,3,s] x, float[3] b) => (float[n,3,s] y) { y = Add<broadcast = 1, axis = 1>(x, b) }"
-    )
+    text = "agraph (float[n,3,s] x, float[3] b) => (float[n,3,s] y) { y = Add<broadcast = 1, axis = 1>(x, b) }"
     assert shape_of(text, opset=6) == ("n", 3, "s")
 
 
 def test_resize_reads_float_scales() -> None:
-    text = (
-        "agraph (float[1,3,8,8] x) => (float[1,3,16,16] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }"
-    )
+    text = "agraph (float[1,3,8,8] x) => (float[1,3,16,16] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }"
     assert shape_of(text) == (1, 3, 16, 16)
 
 

@@ -115,9 +115,7 @@ def test_options_choose_functions() -> None:
 
 
 def test_types_are_known_afterwards() -> None:
-    graph = graph_of(
-        f"{HEADER} agraph (float[4] x) => (float[4] y) {{ a = local.inner(x) y = Neg(a) }} {INNER}"
-    )
+    graph = graph_of(f"{HEADER} agraph (float[4] x) => (float[4] y) {{ a = local.inner(x) y = Neg(a) }} {INNER}")
     INLINE.run(graph)
     assert graph.shape(next(iter(graph.nodes)).outputs[0]) == (4,)
 

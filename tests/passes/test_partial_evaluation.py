@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
 
-from graphkit._evaluate import Evaluator
-from graphkit._slices import _picked
-from graphkit._state import State
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.passes.fold_constants import FoldConstants
 from graphkit.passes.fold_shapes import FoldShapes
+from graphkit.symbolic.evaluate import Evaluator
+from graphkit.symbolic.slices import _picked
+from graphkit.symbolic.state import State
 from graphkit.testing import assert_equal_outputs, run
 
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL

@@ -77,7 +77,9 @@ def test_indices_that_do_not_run_on_stay(indices: str) -> None:
 
 
 def test_computed_indices_and_tables_stay() -> None:
-    text = f"{HEAD} (float y) {{ t = Constant<value_floats=[1.0, 2.0]>() i = Constant<value_int=0>() y = Gather(t, i) }}"
+    text = (
+        f"{HEAD} (float y) {{ t = Constant<value_floats=[1.0, 2.0]>() i = Constant<value_int=0>() y = Gather(t, i) }}"
+    )
     assert_unchanged(SpellForMnn(), text)
     text = "g (float[N, S, 8] x, int64[1] i) => (float[N, 1, 8] y) { y = Gather<axis=1>(x, i) }"
     assert_unchanged(SpellForMnn(), text)

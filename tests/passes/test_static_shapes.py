@@ -79,9 +79,7 @@ def test_nothing_is_bound_without_options() -> None:
 
 
 def test_options_come_from_text() -> None:
-    assert build(StaticShapes, [("batch", "2"), ("x[1]", "3")]) == StaticShapes(
-        (("batch", "2"), ("x[1]", "3"))
-    )
+    assert build(StaticShapes, [("batch", "2"), ("x[1]", "3")]) == StaticShapes((("batch", "2"), ("x[1]", "3")))
 
 
 def test_fixed_sizes_change_when_named_by_place() -> None:
@@ -139,9 +137,7 @@ def test_shapes_that_depend_on_data_are_noted() -> None:
 def test_stale_declarations_of_inner_values_go() -> None:
     from onnx import helper
 
-    model = parse(
-        "agraph (float[n,4] x) => (float[m,4] y) { a = NonZero(x) c = Cast<to = 1>(a) y = Transpose(c) }"
-    )
+    model = parse("agraph (float[n,4] x) => (float[m,4] y) { a = NonZero(x) c = Cast<to = 1>(a) y = Transpose(c) }")
     model.proto.graph.value_info.append(helper.make_tensor_value_info("c", 1, ["n", 7]))
     graph = Graph.of(model)
     StaticShapes((("n", "3"),)).run(graph)

@@ -32,9 +32,7 @@ def test_seconds(value: float, expected: str) -> None:
     assert text.seconds(value) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, ""), (0.0, "0"), (2.12e-6, "2.1e-06"), (float("nan"), "nan")]
-)
+@pytest.mark.parametrize(("value", "expected"), [(None, ""), (0.0, "0"), (2.12e-6, "2.1e-06"), (float("nan"), "nan")])
 def test_errors(value: float | None, expected: str) -> None:
     assert text.error(value) == expected
 

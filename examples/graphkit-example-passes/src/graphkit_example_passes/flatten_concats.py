@@ -43,7 +43,5 @@ class FlattenConcats:
                 inputs.append(tensor)
             else:
                 inputs.extend(inner.inputs)
-                changes.append(
-                    Change(node.name or node.outputs[0].name, f"took in '{inner.name or tensor.name}'")
-                )
+                changes.append(Change(node.name or node.outputs[0].name, f"took in '{inner.name or tensor.name}'"))
         node.inputs = inputs

@@ -45,10 +45,7 @@ class MergeClips:
         if inner is None or outer is None:
             return rule.refuse(node, "a bound is not a constant, or the lower one is above the upper one")
         build = Builder(graph, node)
-        bounds = [
-            build.const(np.array(bound, dtype)) if np.isfinite(bound) else ""
-            for bound in np.clip(inner, *outer)
-        ]
+        bounds = [build.const(np.array(bound, dtype)) if np.isfinite(bound) else "" for bound in np.clip(inner, *outer)]
         y = build.op("Clip", first.inputs[0], *bounds)
         return build.rewrite({node.outputs[0]: y}, f"{first.op} and Clip as one")
 

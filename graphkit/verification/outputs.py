@@ -12,7 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.mnn import proving, worker
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.model import Model, PathLike
-from graphkit.optimize import Bindings, bound_model
+from graphkit.optimizer import Bindings, bound_model
 from graphkit.proof import Evidence, Feeds, Proof, Sample
 from graphkit.runtime import Session
 
@@ -87,15 +87,11 @@ def _check_readable(path: Path) -> None:
         Model.load(path)
 
 
-def _mnn_evidence(
-    path: Path, inputs: Sequence[Feeds] | None, seed: int, memory: int, timeout: float
-) -> Evidence:
+def _mnn_evidence(path: Path, inputs: Sequence[Feeds] | None, seed: int, memory: int, timeout: float) -> Evidence:
     if inputs is None:
         raise UsageError(
             "an MNN reference needs inputs", file=path,
             hint="pass --inputs F.npz, or put the ONNX model first",
         )  # fmt: skip
-    samples = [
-        Sample(feeds, worker.run(path, feeds, memory=memory, timeout=timeout).outputs, {}) for feeds in inputs
-    ]
+    samples = [Sample(feeds, worker.run(path, feeds, memory=memory, timeout=timeout).outputs, {}) for feeds in inputs]
     return Evidence(samples)

@@ -13,12 +13,12 @@ import onnx
 from onnx import TypeProto
 from onnx.shape_inference import InferenceError, infer_function_output_types, infer_node_outputs
 
-from graphkit import _control
-from graphkit._state import ITEM_TYPES, UNKNOWN, State, of_constant
-from graphkit._symbols import Symbols
-from graphkit._transfer import TRANSFER
 from graphkit.graph import Graph
 from graphkit.node import Node, TensorType, make_info, type_of_info
+from graphkit.symbolic import control
+from graphkit.symbolic.state import ITEM_TYPES, UNKNOWN, State, of_constant
+from graphkit.symbolic.symbols import Symbols
+from graphkit.symbolic.transfer import TRANSFER
 
 _Key = tuple[object, ...]
 _READS_FLOATS = frozenset(("Resize", "Upsample", "Range", "ConstantOfShape"))
@@ -65,9 +65,7 @@ class Evaluator:
         self.root = Scope(graph)
         self._memo: dict[_Key, tuple[State, ...]] = {}
         self._type_protos: dict[tuple[int, object], TypeProto] = {}
-        self._opsets = [
-            onnx.helper.make_opsetid(domain, version) for domain, version in graph.root.opsets.items()
-        ]
+        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.root.opsets.items()]
 
     def run(self) -> Scope:
         """Evaluate everything; returns the scope of the root graph."""
@@ -114,7 +112,7 @@ class Evaluator:
     def node(self, scope: Scope, node: Node, ins: list[State]) -> tuple[State, ...]:
         """What is known about the outputs of one node; unknown sizes are None here."""
         if node.subgraphs:
-            return _control.evaluate(self, scope, node, ins)
+            return control.evaluate(self, scope, node, ins)
         if node.op_type == "Constant" and not node.domain:
             return (_constant(scope, node),)
         if UNKNOWN in ins:  # sequences, which states do not tell apart, and omitted inputs

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from graphkit._input_hints import Hints, hints_for
-from graphkit._input_shapes import Profile, plan_shapes
 from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
+from graphkit.sampling.hints import Hints, hints_for
+from graphkit.sampling.shapes import Profile, plan_shapes
 
 Array = npt.NDArray[Any]
 
@@ -49,9 +49,7 @@ class InputMaker:
         shapes = self.plan.shapes(sizes)
         sample = {}
         for name, dtype in self.dtypes.items():
-            draw = _Draw(
-                rng, name.lower(), shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt
-            )
+            draw = _Draw(rng, name.lower(), shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt)
             sample[name] = draw.value()
         return sample
 

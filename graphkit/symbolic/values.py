@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from onnx import TensorProto
 
-from graphkit._state import (
+from graphkit.node import Dim, Node
+from graphkit.symbolic.state import (
     INT_TYPES,
     ITEM_TYPES,
     Element,
@@ -14,8 +15,7 @@ from graphkit._state import (
     aligned,
     fits,
 )
-from graphkit._symbols import Size, Symbols
-from graphkit.node import Dim, Node
+from graphkit.symbolic.symbols import Size, Symbols
 
 Transfer = Callable[[Node, list[State], Symbols], tuple[State, ...] | None]
 Binary = Callable[[Symbols, Element, Element], Element]
@@ -189,12 +189,7 @@ def reduction(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ..
     axes = ins[1].ints() if node.input(1) else node.attr("axes")
     if node.input(1) and axes is None:
         return None
-    if (
-        source.dtype not in INT_TYPES
-        or not source.items
-        or None in source.items
-        or len(source.shape or ()) != 1
-    ):
+    if source.dtype not in INT_TYPES or not source.items or None in source.items or len(source.shape or ()) != 1:
         return None
     if axes not in (None, [0], [-1]) or (not axes and node.attr("noop_with_empty_axes", 0)):
         return None

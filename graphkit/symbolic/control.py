@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
-from graphkit._state import UNKNOWN, State, join, scalar
 from graphkit.node import Node
+from graphkit.symbolic.state import UNKNOWN, State, join, scalar
 
 if TYPE_CHECKING:
-    from graphkit._evaluate import Evaluator, Scope
     from graphkit.graph import Graph
+    from graphkit.symbolic.evaluate import Evaluator, Scope
 
 _ROUNDS = 8  # sizes only ever become unknown, which ends well before
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from graphkit._symbols import Size
 from graphkit.node import Dim
+from graphkit.symbolic.symbols import Size
 
 MAX_ITEMS = 256
 INT_TYPES: dict[int, tuple[int, int]] = {

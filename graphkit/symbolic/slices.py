@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphkit._state import Element, State, numbers, of_array, to_array
-from graphkit._symbols import Size, Symbols
 from graphkit.node import Dim, Node
+from graphkit.symbolic.state import Element, State, numbers, of_array, to_array
+from graphkit.symbolic.symbols import Size, Symbols
 
 _FAR = 2**31 - 1  # exporters write "to the end" as this or a larger number
 

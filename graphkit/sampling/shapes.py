@@ -220,9 +220,7 @@ def _evaluate(key: str, sizes: Mapping[str, int], profile: Profile) -> int:
     tree = _parse(key) if _is_sum(key) else None
     if tree is None:
         return sizes[key]
-    values = {
-        name: sizes.get(name, getattr(profile, _kind_of_name(name) or "sequence")) for name in _names_in(key)
-    }
+    values = {name: sizes.get(name, getattr(profile, _kind_of_name(name) or "sequence")) for name in _names_in(key)}
     return max(0, _compute(tree.body, values))
 
 

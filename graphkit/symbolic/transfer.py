@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from graphkit import _values
-from graphkit._slices import slice_
-from graphkit._state import ITEM_TYPES, MAX_ITEMS, Items, State, of_array, scalar, to_array, vector
-from graphkit._symbols import Size, Symbols
-from graphkit._values import Transfer, broadcast
 from graphkit.node import Dim, Node
+from graphkit.symbolic import values
+from graphkit.symbolic.slices import slice_
+from graphkit.symbolic.state import ITEM_TYPES, MAX_ITEMS, Items, State, of_array, scalar, to_array, vector
+from graphkit.symbolic.symbols import Size, Symbols
+from graphkit.symbolic.values import Transfer, broadcast
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -94,9 +94,7 @@ def _fill_rest(dims: list[Dim], source: Sequence[Dim] | None, symbols: Symbols) 
     filled: Dim = None
     total = _product(symbols, source) if source is not None else None
     if len(gaps) == 1 and total is not None:
-        rest = symbols.product(
-            [dim for index, dim in enumerate(dims) if index != gaps[0] and dim is not None]
-        )
+        rest = symbols.product([dim for index, dim in enumerate(dims) if index != gaps[0] and dim is not None])
         if dims[gaps[0]] == -1 or symbols.positive(rest):
             filled = symbols.div(total, rest)
     for index in gaps:
@@ -258,13 +256,13 @@ def transpose(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ..
 
 
 def _table() -> dict[str, Transfer]:
-    functions: dict[str, Transfer] = dict.fromkeys(_values.SAME_AS_INPUT, _values.same_as_input)
-    functions |= dict.fromkeys(_values.ARITHMETIC, _values.arithmetic)
-    functions |= dict.fromkeys(_values.COMPARISON, _values.comparison)
-    functions |= dict.fromkeys(("Neg", "Not", "Identity", "Abs"), _values.unary)
-    functions |= dict.fromkeys(("ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax"), _values.reduction)
+    functions: dict[str, Transfer] = dict.fromkeys(values.SAME_AS_INPUT, values.same_as_input)
+    functions |= dict.fromkeys(values.ARITHMETIC, values.arithmetic)
+    functions |= dict.fromkeys(values.COMPARISON, values.comparison)
+    functions |= dict.fromkeys(("Neg", "Not", "Identity", "Abs"), values.unary)
+    functions |= dict.fromkeys(("ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax"), values.reduction)
     moving: dict[str, Callable[..., tuple[State, ...] | None]] = {
-        "Where": _values.where, "Cast": _values.cast, "CastLike": _values.cast, "Shape": shape, "Size": size,
+        "Where": values.where, "Cast": values.cast, "CastLike": values.cast, "Shape": shape, "Size": size,
         "ConstantOfShape": constant_of_shape, "Reshape": reshape, "Flatten": flatten, "Expand": expand,
         "Range": range_, "Tile": tile, "Concat": concat, "Gather": gather, "Slice": slice_,
         "Unsqueeze": unsqueeze, "Squeeze": squeeze, "Transpose": transpose,

@@ -1,0 +1,1 @@
+"""How random inputs are made (see `graphkit.inputs`)."""

@@ -1,0 +1,1 @@
+"""Symbolic evaluation: what is known of every value before anything runs (see `graphkit.shapes`)."""
