@@ -10,13 +10,16 @@ from graphkit.node import Node
 from graphkit.rewrite import Change
 from graphkit.weights import Weight, make_weight
 
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
 
 def unify_constants(graph: Graph) -> list[Change]:
     """Make Constant nodes initializers, under the same names; in subgraphs give them the form of a tensor.
 
     Empty `value_ints` stay int64, empty `value_floats` float32. Constants that are graph outputs stay nodes.
+    Half floats that are spelled out as integers become raw bytes: MNN's converter crashes on them.
     """
-    changes: list[Change] = []
+    changes = _to_raw(graph)
     for inner in graph.walk():
         inside = inner.parent is not None
         for node in inner.by_op("Constant"):
@@ -33,6 +36,20 @@ def unify_constants(graph: Graph) -> list[Change]:
             else:
                 inner.remove(node)
                 inner.put_initializer(out, weight)
+    return changes
+
+
+def _to_raw(graph: Graph) -> list[Change]:
+    changes: list[Change] = []
+    what = "store half floats as raw bytes"
+    for inner in graph.walk():
+        halves = [weight for weight in inner.initializers.values() if weight.data_type in _HALVES]
+        spelled = [weight for weight in halves if weight.proto.int32_data]
+        for weight in spelled:
+            if not inner.root.gate(weight.name, what):
+                return changes
+            inner.put_initializer(weight.name, make_weight(weight.name, weight.array(), inner.store))
+            changes.append(Change(weight.name, what))
     return changes
 
 

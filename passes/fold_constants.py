@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
 
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes import _constant_if, _evaluate_region
+from graphkit.passes._canonical_constants import unify_constants
 from graphkit.passes._foldable import Limits, find_region
 from graphkit.rewrite import Change, PassResult, Refusal
-from graphkit.weights import Weight
 
 
 @dataclass(frozen=True)
@@ -35,29 +34,14 @@ class FoldConstants:
 
     def run(self, graph: Graph) -> PassResult:
         """Fold the graph and all graphs inside it, outer ones first."""
-        result = PassResult()
+        constants = tuple(unify_constants(graph))
+        result = PassResult(constants, counters={"constant": len(constants)} if constants else {})
         for inner in graph.walk():
             if inner.owner is not None and not inner.owner.alive:
                 continue
-            result += self._constants_to_initializers(inner)
             result += self._fold(inner)
             result += _constant_if.inline(inner, self.name)
         return result
-
-    def _constants_to_initializers(self, graph: Graph) -> PassResult:
-        changes: list[Change] = []
-        if graph.parent is not None or graph.is_function:
-            return PassResult()
-        for node in graph.by_op("Constant"):
-            tensor = _tensor(graph, node)
-            if tensor is None:
-                continue
-            if not graph.allows(node, "Constant to initializer"):
-                break
-            graph.remove(node)
-            graph.put_initializer(tensor.name, Weight(tensor, graph.store))
-            changes.append(Change(node.label, "Constant to initializer"))
-        return PassResult(tuple(changes), counters={"constant": len(changes)} if changes else {})
 
     def _fold(self, graph: Graph) -> PassResult:
         region = find_region(graph, Limits(self.max_bytes, self.fold_dequantize))
@@ -70,23 +54,6 @@ class FoldConstants:
             changes = _replace(graph, list(region.nodes), values)
         refusals = tuple(Refusal(self.name, node.label, reason) for node, reason in reasons.items())
         return PassResult(tuple(changes), refusals, {"folded": len(changes)} if changes else {})
-
-
-def _tensor(graph: Graph, node: Node) -> TensorProto | None:
-    """The value of a Constant node as a named tensor; None for sparse ones and graph outputs of subgraphs."""
-    name = node.outputs[0]
-    if not node.proto.attribute:
-        return None
-    attribute = node.proto.attribute[0]
-    if attribute.name == "value":
-        tensor = TensorProto()
-        tensor.CopyFrom(attribute.t)
-        tensor.name = name
-        return tensor
-    array = graph.constant(name)
-    if array is None:
-        return None
-    return numpy_helper.from_array(array, name)
 
 
 def _frontier(graph: Graph, region: dict[Node, None]) -> list[str]:
@@ -102,9 +69,11 @@ def _frontier(graph: Graph, region: dict[Node, None]) -> list[str]:
 def _replace(graph: Graph, region: list[Node], values: dict[str, np.ndarray]) -> list[Change]:
     """Define computed values as constants, as far as the gate allows.
 
-    Last nodes first: what only they needed is then unused and goes with them, however many outputs it has.
+    Last nodes first: what only they needed is then unused and goes with them, however many outputs it has;
+    so do weights that only they read.
     """
     changes: list[Change] = []
+    read = {value for node in region for value in node.inputs if value in graph.initializers}
     unused = {node for node in region if not any(graph.is_used(value) for value in node.outputs)}
     for node in reversed(region):
         used = [value for value in node.outputs if value and graph.is_used(value)]
@@ -120,4 +89,7 @@ def _replace(graph: Graph, region: list[Node], values: dict[str, np.ndarray]) ->
         for value in used:
             graph.define_constant(value, values[value])
         changes.append(Change(node.label, f"fold {node.op}"))
+    for value in read:
+        if not graph.is_used(value) and value not in graph.input_infos:
+            graph.remove_initializer(value)
     return changes

@@ -103,12 +103,9 @@ def test_keep_leaves_a_wrong_file_and_still_fails(tmp_path: Path) -> None:
 def test_a_random_reference_proves_nothing_and_says_so(tmp_path: Path) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = RandomNormalLike(x) y = Add(x, r) }"
     path = save(text, tmp_path / "random.onnx")
-    with pytest.raises(MnnError) as caught:  # MNN has no random operators
-        convert(path, tmp_path / "random.mnn")
-    assert [fault.op for fault in caught.value.faults] == ["RandomNormalLike"]
-    proof = optimize(path, "minimal").proof
-    assert proof.kind == "none"
-    assert "differs from itself" in proof.note
+    for proof in (convert(path, tmp_path / "random.mnn").proof, optimize(path, "minimal").proof):
+        assert proof.kind == "none"
+        assert "differs from itself" in proof.note
 
 
 def test_fp16_storage_is_proven_with_a_wider_tolerance(mlp: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from graphkit.graph import Graph
+from graphkit.model import Model
 from graphkit.passes._canonical_values import lossless
 from graphkit.passes.canonicalize import Canonicalize
 from graphkit.testing import assert_rewrites, assert_unchanged, graph_of
@@ -240,3 +241,23 @@ def test_every_change_asks_the_gate() -> None:
         graph.gate = lambda node, what, asked=asked, limit=limit: asked.append(what) or len(asked) <= limit
         assert len(PASS.run(graph).changes) == limit
         graph.check()
+
+
+def test_half_floats_spelled_out_become_raw_bytes() -> None:
+    """MNN's converter crashes on them otherwise."""
+    value = onnx.helper.make_tensor_value_info
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT16, [2], [1.0, 0.5])
+    assert weight.int32_data
+    proto = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [value("x", onnx.TensorProto.FLOAT16, ["N", 2])],
+        [value("y", onnx.TensorProto.FLOAT16, ["N", 2])],
+        [weight],
+    )
+    model = onnx.helper.make_model(proto, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    graph = Graph.of(Model.from_proto(model))
+    assert Canonicalize().run(graph).modified
+    stored = graph.initializers["w"]
+    assert stored.proto.raw_data
+    assert stored.array().tolist() == [1.0, 0.5]
