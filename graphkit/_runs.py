@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -87,7 +87,7 @@ class PassRecord:
             self,
             status=status,
             rewrites=self.rewrites + later.rewrites,
-            nodes_after=later.nodes_after,
+            nodes_after=self.nodes_after + later.nodes_after - later.nodes_before,
             seconds=self.seconds + later.seconds,
             numbers=self.numbers + later.numbers,
             max_error=max(errors, default=None),
@@ -97,6 +97,16 @@ class PassRecord:
             notes=tuple(dict.fromkeys(self.notes + later.notes)),
             changes=self.changes + later.changes,
         )
+
+
+def in_sequence(records: Iterable[PassRecord], nodes: int) -> tuple[PassRecord, ...]:
+    """Records whose node counts follow one another from `nodes` on, as if each stage did all rounds at once."""
+    chained = []
+    for record in records:
+        after = nodes + record.nodes_after - record.nodes_before
+        chained.append(replace(record, nodes_before=nodes, nodes_after=after))
+        nodes = after
+    return tuple(chained)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from graphkit._runs import (
     Stage,
     Status,
     Verdict,
+    in_sequence,
 )
 from graphkit.errors import GraphkitError, OutputError, PassError
 from graphkit.graph import Graph
@@ -66,7 +67,7 @@ class Manager:
         finally:
             self.graph.gate = gate
         return RunReport(
-            records=tuple(self._records.values()),
+            records=in_sequence(self._records.values(), before),
             rewrites=self._ledger.count,
             nodes_before=before,
             nodes_after=len(self.graph),

@@ -12,6 +12,7 @@ import pytest
 from onnx import NodeProto
 from passes_for_tests import Crash, Custom, DropIdentity, Replace, ScaleOutput, Silent
 
+from graphkit._runs import in_sequence
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.graph import Graph
@@ -426,3 +427,14 @@ def test_rounds_merge_into_one_record() -> None:
     assert merged.max_error == 1e-6
     assert merged.counters == {"a": 2, "b": 1}
     assert merged.notes == ("n", "m", "k")
+
+
+def test_node_counts_of_a_fixpoint_follow_one_another() -> None:
+    """Each stage is one row, whatever its rounds: what one leaves, the next begins with."""
+    records = (
+        PassRecord("a", "a", "changed", 1, 10, 8, 0.0).merged(PassRecord("a", "a", "changed", 1, 6, 5, 0.0)),
+        PassRecord("b", "b", "changed", 1, 8, 6, 0.0),
+    )
+    first, second = in_sequence(records, 10)
+    assert (first.nodes_before, first.nodes_after) == (10, 7)
+    assert (second.nodes_before, second.nodes_after) == (7, 5)
