@@ -149,6 +149,7 @@ class Index(NodeOrder):
             last, self._last, self._size = node, node, size
             if (node.domain or op in WITH_GRAPHS) and proto.attribute:
                 self._join_subgraphs(node)
+        self._listed = None
         uses.pop("", None)
 
     def insert(self, proto: NodeProto, before: Node | None = None) -> Node:

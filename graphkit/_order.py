@@ -15,15 +15,19 @@ class NodeOrder:
         self._first: Node | None = None
         self._last: Node | None = None
         self._size = 0
+        self._listed: list[Node] | None = None  # the nodes in order, until one joins or leaves
 
     @property
     def nodes(self) -> Iterator[Node]:
         """Nodes in order as they stand now; nodes removed while iterating are left out."""
-        node, found = self._first, []
-        while node is not None:
-            found.append(node)
-            node = node._next
-        return (node for node in found if node.alive)
+        listed = self._listed
+        if listed is None:
+            node, listed = self._first, []
+            while node is not None:
+                listed.append(node)
+                node = node._next
+            self._listed = listed
+        return (node for node in listed if node.alive)
 
     def __len__(self) -> int:
         return self._size
@@ -49,6 +53,7 @@ class NodeOrder:
         else:
             before._prev = node
         self._size += 1
+        self._listed = None
 
     def _unlink(self, node: Node) -> None:
         if node._prev is None:
@@ -60,6 +65,7 @@ class NodeOrder:
         else:
             node._next._prev = node._prev
         self._size -= 1
+        self._listed = None
 
     def reorder(self, nodes: list[Node]) -> None:
         """Put the nodes, which must be all of this graph, in this order."""

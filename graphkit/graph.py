@@ -151,10 +151,11 @@ class Graph(RenamingIndex):
 
     def scalar(self, value: str) -> float | None:
         """Value of a constant with one element, as a float; None otherwise."""
-        if self.dtype(value) and self.shape(value) not in (None, (), (1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)):
+        weight = self.weight(value)
+        if weight is not None and any(dim != 1 for dim in weight.dims):
             return None
-        array = self.constant(value)
-        if array is None or array.size != 1 or array.dtype.kind in "OUSc":
+        array = weight.array() if weight is not None else self.constant(value)
+        if array is None or array.size != 1 or array.dtype.kind in "OUS":
             return None
         return float(array.reshape(-1)[0])
 

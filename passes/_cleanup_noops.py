@@ -211,12 +211,15 @@ def _is_zero_bias(graph: Graph, constant: str, other: str) -> bool:
 
     After a Mul it stays: that is the end of a spelled-out LayerNorm, which MNN fuses only when it is whole.
     """
-    weight, shape, maker = graph.weight(constant), graph.shape(other), graph.producer(other)
-    if weight is None or shape is None or len(weight.dims) > len(shape) or (maker and maker.op == "Mul"):
+    weight = graph.weight(constant)
+    if weight is None or weight.nbytes > _SMALL:
+        return False
+    shape, maker = graph.shape(other), graph.producer(other)
+    if shape is None or len(weight.dims) > len(shape) or (maker and maker.op == "Mul"):
         return False
     tail = shape[len(shape) - len(weight.dims) :]
     fits = all(size in (1, dim) for size, dim in zip(weight.dims, tail, strict=True))
-    return fits and weight.nbytes <= _SMALL and not weight.array().any()
+    return fits and not weight.array().any()
 
 
 def _without(graph: Graph, node: Node, constant: str, other: str) -> Outcome:
