@@ -225,7 +225,7 @@ class _Trip:
         faults = locate.failing_node(graph, lambda part: self._runs(part, evidence), error.message)
         return MnnError(
             f"MNN converted the model but cannot run it: {error.message}", faults=faults, log=error.log,
-            file=model.path, hint=_HINT,
+            file=model.path, hint=_advice(graph),
         )  # fmt: skip
 
     def _runs(self, model: Model, evidence: Evidence) -> bool:
@@ -253,7 +253,7 @@ class _Trip:
         faults = locate.first_wrong(graph, feeds, self._outputs, self.tolerance)
         kept = f"; kept as {self.output}" if self.keep else ""
         return MnnError(
-            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_HINT
+            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_advice(graph)
         )
 
     def _place(self, made: Path) -> None:
@@ -269,7 +269,13 @@ class _Trip:
 
 
 _REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
-_HINT = "fix dynamic dims with --bind, or leave a pass out with --passes mnn,-NAME"
+
+
+def _advice(graph: Graph) -> str:
+    """What a user can try when MNN gets a graph wrong."""
+    dims = {dim: None for name in graph.inputs for dim in graph.shape(name) or () if isinstance(dim, str)}
+    without = "leave a pass out with --passes mnn,-NAME"
+    return f"fix dynamic dims with {' '.join(f'--bind {dim}=N' for dim in dims)}, or {without}" if dims else without
 
 
 def _size(path: Path) -> int:
