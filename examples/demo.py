@@ -29,7 +29,7 @@ PLAIN = ConverterOptions.of(useGeluApproximation=1)  # what MNNConvert does when
 def run(folder: Path, *args: str) -> None:
     """Show and run a graphkit command in a folder; ends the demo when it fails."""
     print(f"\n$ graphkit {' '.join(args)}", flush=True)
-    command = [sys.executable, "-m", "graphkit.cli", *args]
+    command = [sys.executable, "-m", "graphkit", *args]
     code = subprocess.run(command, cwd=folder, check=False).returncode
     if code:
         sys.exit(code)

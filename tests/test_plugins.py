@@ -72,7 +72,7 @@ def child(*arguments: str, site: Path | None = None, cwd: Path | None = None) ->
 
 def graphkit(*arguments: str, site: Path | None = None, cwd: Path | None = None) -> tuple[int, Any, str]:
     """Run the command line with --json; exit code, the JSON object and what was said to people."""
-    done = child("-m", "graphkit.cli", *arguments, "--json", site=site, cwd=cwd)
+    done = child("-m", "graphkit", *arguments, "--json", site=site, cwd=cwd)
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 

@@ -109,7 +109,7 @@ def child(folder: Path) -> Child:
 
     def call(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "graphkit.cli", *args],
+            [sys.executable, "-m", "graphkit", *args],
             check=False,
             capture_output=True,
             text=True,

@@ -115,7 +115,7 @@ def test_a_rolled_back_pass_is_exit_code_1(run: Any) -> None:
 
 
 def test_terminating_leaves_nothing(folder: Path) -> None:
-    command = [sys.executable, "-m", "graphkit.cli", "convert", "two.onnx", "--plugin", "plugin.py"]
+    command = [sys.executable, "-m", "graphkit", "convert", "two.onnx", "--plugin", "plugin.py"]
     with subprocess.Popen([*command, "--passes", "slow"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -252,7 +252,7 @@ def test_a_full_disk_leaves_nothing_behind(run: Any, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("json_flag", [[], ["--json"]])
 def test_ctrl_c(folder: Path, json_flag: list[str]) -> None:
     before = files()
-    command = [sys.executable, "-m", "graphkit.cli", "optimize", "two.onnx", *PLUGIN, "--passes", "slow"]
+    command = [sys.executable, "-m", "graphkit", "optimize", "two.onnx", *PLUGIN, "--passes", "slow"]
     with subprocess.Popen([*command, *json_flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stdout is not None
@@ -272,7 +272,7 @@ def test_terminal_shows_progress_and_colour(folder: Path) -> None:
     if pid == 0:  # the child: its stdin, stdout and stderr are the terminal
         os.environ.update(TERM="xterm", NO_COLOR="")
         args = ["optimize", "two.onnx", *PLUGIN, "--passes", "break-add,slow", "--verify", "none"]
-        os.execv(sys.executable, [sys.executable, "-m", "graphkit.cli", *args])
+        os.execv(sys.executable, [sys.executable, "-m", "graphkit", *args])
     seen = b""
     deadline = time.monotonic() + 30
     while b"break-add done" not in seen and time.monotonic() < deadline:

@@ -1,8 +1,0 @@
-"""`python -m graphkit.cli` is the command `graphkit`."""
-
-from __future__ import annotations
-
-from graphkit.cli import main
-
-if __name__ == "__main__":
-    main()
