@@ -30,7 +30,7 @@ from graphkit.verification.outputs import verify
 
 RESULTS = Path(__file__).parent / "results"
 PLAIN = ConverterOptions.of(useGeluApproximation=1)  # MNNConvert's own default
-LOOSE = Tolerance(rtol=1e9, atol=1e9)  # to learn the error of a plain conversion, however large
+LOOSE = Tolerance(rtol=1e9)  # to learn the error, however large
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,12 @@ def ours(model: Model, folder: Path) -> tuple[str, ConvertResult | None]:
     except MnnError as error:
         nodes = f", nodes {', '.join(f'`{f.node}`' for f in error.faults[:1])} …" if error.faults else ""
         return f"exit 3: {error.message}{nodes}", None
-    return _error(result.proof.max_error), result
+    shipped = verify(model.file(), result.output, inputs=samples(model), bind=model.bind, tolerance=LOOSE)
+    return _error(shipped.proof.max_error), result
 
 
 def _error(value: float) -> str:
-    return f"{value:.1e}" if value <= 1e-3 else f"**{value:.1e}**"
+    return f"{value:.1e}" if value <= 2e-3 else f"**{value:.1e}**"
 
 
 def row(model: Model) -> list[str]:
