@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# setuptools warns at length about every editable install
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
 DEV := $(VENV)/.dev
+MODELS := $(VENV)/.models
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast lint types docs bench clean
@@ -14,18 +17,22 @@ help: ## list the targets
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "graphkit needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(PIP) --upgrade pip
+	$(PIP) --editable .
 	@touch $@
 
-$(DEV): $(READY) pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev,models]'
+$(DEV): $(READY)
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(MODELS): $(DEV)
+	$(PIP) --editable '.[models]'
 	@touch $@
 
 demo: $(READY) ## fetch a real model, optimize, convert to MNN, verify
 	@$(BIN)/python examples/demo.py
 
-test: $(DEV) lint types ## all checks and all tests, as CI runs them
+test: $(MODELS) lint types ## all checks and all tests, as CI runs them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 fast: $(DEV) ## tests that need neither downloads nor torch
@@ -36,15 +43,16 @@ lint: $(DEV) ## format and style (ruff), layers (import-linter)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-types: $(DEV) ## mypy, strict
+types: $(MODELS) ## mypy, strict
 	$(BIN)/mypy
 
-docs: $(DEV) ## run every block of the README and docs
+docs: $(MODELS) ## run every block of the README and docs
 	$(BIN)/python -m pytest tests/test_docs.py
 
-bench: $(DEV) ## us and the peers side by side (minutes); writes benchmarks/results
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+bench: $(MODELS) ## us and the peers side by side (minutes); writes benchmarks/results
+	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/optimize.py
+	$(BIN)/python benchmarks/models.py
 
 clean: ## remove the venv and what tools left behind
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,37 +18,51 @@ from graphkit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance
-    from graphkit.errors import GraphkitError, MnnError, ModelError, PassError, UsageError
+    from graphkit.errors import GraphkitError, MnnError, ModelError, OutputError, PassError, UsageError
     from graphkit.graph import Graph, Node, TensorType
     from graphkit.inputs import load_inputs, random_inputs
+    from graphkit.mnn.options import ConverterOptions
     from graphkit.mnn.road import ConvertResult, convert
     from graphkit.model import Model, load, save
     from graphkit.optimizer import OptimizeResult, optimize
     from graphkit.pipeline import Pipeline
     from graphkit.registry import Registry
     from graphkit.report.inspection import inspect
-    from graphkit.rewrite import Builder, PassResult, Refusal, Rewrite, Rule, apply_rules, rule
+    from graphkit.rewrite import Builder, Change, Outcome, PassResult, Refusal, Rewrite, Rule, apply_rules, rule
     from graphkit.verification.outputs import VerifyResult, verify
 
 _WHERE = {
     "graphkit.compare": ("Tolerance",),
-    "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "PassError", "UsageError"),
+    "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "OutputError", "PassError", "UsageError"),
     "graphkit.graph": ("Graph", "Node", "TensorType"),
     "graphkit.inputs": ("load_inputs", "random_inputs"),
+    "graphkit.mnn.options": ("ConverterOptions",),
     "graphkit.mnn.road": ("ConvertResult", "convert"),
     "graphkit.model": ("Model", "load", "save"),
     "graphkit.optimizer": ("OptimizeResult", "optimize"),
     "graphkit.pipeline": ("Pipeline",),
     "graphkit.registry": ("Registry",),
     "graphkit.report.inspection": ("inspect",),
-    "graphkit.rewrite": ("Builder", "PassResult", "Refusal", "Rewrite", "Rule", "apply_rules", "rule"),
+    "graphkit.rewrite": (
+        "Builder",
+        "Change",
+        "Outcome",
+        "PassResult",
+        "Refusal",
+        "Rewrite",
+        "Rule",
+        "apply_rules",
+        "rule",
+    ),
     "graphkit.verification.outputs": ("VerifyResult", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "Builder",
+    "Change",
     "ConvertResult",
+    "ConverterOptions",
     "Graph",
     "GraphkitError",
     "MnnError",
@@ -56,6 +70,8 @@ __all__ = [
     "ModelError",
     "Node",
     "OptimizeResult",
+    "Outcome",
+    "OutputError",
     "PassError",
     "PassResult",
     "Pipeline",

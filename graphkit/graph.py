@@ -83,6 +83,10 @@ class Graph(RenamingIndex):
                 for sub in node.subgraphs.values():
                     yield from sub.walk()
 
+    def total(self) -> int:
+        """Number of nodes here and in all graphs inside."""
+        return sum(len(graph) for graph in self.walk())
+
     def type(self, value: str) -> TensorType | None:
         """Type of a value as far as it is known: from graph inputs, weights and shape inference.
 

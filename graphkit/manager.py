@@ -60,7 +60,7 @@ class Manager:
         self._disabled: set[int] = set()
         self._halted = False
         self._state: Snapshot | None = None  # of the graph as it stands, as long as nothing changes it
-        before = len(self.graph)
+        before = self.graph.total()
         gate, self.graph.gate = self.graph.gate, self._ledger
         try:
             self._run(tuple(stages), ())
@@ -70,7 +70,7 @@ class Manager:
             records=in_sequence(self._records.values(), before),
             rewrites=self._ledger.count,
             nodes_before=before,
-            nodes_after=len(self.graph),
+            nodes_after=self.graph.total(),
             stopped=self._ledger.closed,
             halted=self._halted,
             last=self._ledger.last,
@@ -111,7 +111,7 @@ class Manager:
 
     def _pass(self, stage: PassStage, rest: tuple[Stage, ...]) -> bool:
         with collector_paused():
-            before, size, first = self._snapshot(), len(self.graph), self._ledger.count
+            before, size, first = self._snapshot(), self.graph.total(), self._ledger.count
             start = time.perf_counter()
             result = self._call(stage, rest, before)
             seconds = time.perf_counter() - start
@@ -164,7 +164,7 @@ class Manager:
             status="changed" if result.modified else "unchanged",
             rewrites=self._ledger.count - first,
             nodes_before=size,
-            nodes_after=len(self.graph),
+            nodes_after=self.graph.total(),
             seconds=seconds,
             numbers=((first + 1, self._ledger.count),) if self._ledger.count > first else (),
             counters=result.counters,

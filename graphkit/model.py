@@ -184,6 +184,22 @@ def _check_model(proto: ModelProto, path: Path | None) -> None:
             file=where,
             hint="upgrade the onnx package, or export with an older IR version",
         )
+    _check_opset(proto, where)
+    if not proto.graph.output:
+        raise ModelError("has no outputs", file=where, hint="export the model again, with the outputs you want")
+
+
+def _check_opset(proto: ModelProto, where: Path | str) -> None:
+    versions = [opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    if versions and not 1 <= versions[0] <= newest:
+        raise ModelError(
+            f"imports opset {versions[0]}; onnx {onnx.__version__} knows 1 to {newest}",
+            file=where,
+            hint="upgrade the onnx package, or export with an older opset",
+        )
+    if not versions and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
+        raise ModelError("uses ONNX operators but imports no operator set", file=where, hint="export the model again")
 
 
 def _adopt_tensors(model: Model, base_dir: Path | None) -> None:

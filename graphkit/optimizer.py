@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from graphkit.compare import Tolerance
-from graphkit.errors import GraphkitError, UsageError
+from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import FixpointStage, Manager, PassRecord, PassStage, RunReport, Stage
 from graphkit.model import Model, PathLike
@@ -16,8 +16,10 @@ from graphkit.passes._bindings import resolve
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof, default_tolerance
 from graphkit.registry import Registry
+from graphkit.structure import invalid_node
 
 Verify = Literal["none", "end", "each"]
+OnMismatch = Literal["rollback", "stop"]
 Bindings = Mapping[str, int | str | Sequence[int]]
 
 
@@ -74,7 +76,7 @@ def optimize(
     inputs: Sequence[Feeds] | None = None,
     seed: int = 0,
     tolerance: Tolerance | None = None,
-    on_mismatch: Literal["rollback", "stop"] = "rollback",
+    on_mismatch: OnMismatch = "rollback",
     stop_after: int | None = None,
     plugins: Iterable[str] = (),
     registry: Registry | None = None,
@@ -93,6 +95,7 @@ def optimize(
     Raises UsageError for unknown names, options or bindings, ModelError for a bad model, PassError for a pass
     that raises or breaks the graph.
     """
+    _check_arguments(verify, on_mismatch, stop_after, inputs)
     model = model if isinstance(model, Model) else Model.load(model)
     registry = registry or Registry(plugins)
     stages = [*_bind_stage(bind, registry), *registry.stages(passes)]
@@ -120,6 +123,16 @@ def optimize(
         result = graph.to_model()
         proof = evidence.judge_model(result, tolerance)
     return OptimizeResult(result, ",".join(map(str, stages)), report, proof, evidence)
+
+
+def _check_arguments(verify: str, on_mismatch: str, stop_after: int | None, inputs: Sequence[Feeds] | None) -> None:
+    for name, value, choices in (("verify", verify, Verify), ("on_mismatch", on_mismatch, OnMismatch)):
+        if value not in get_args(choices):
+            raise UsageError(f"{name} is one of {', '.join(get_args(choices))}, not {value!r}")
+    if stop_after is not None and stop_after < 0:
+        raise UsageError(f"stop_after counts rewrites from 0, not {stop_after}")
+    if inputs is not None and (isinstance(inputs, Mapping) or not inputs):
+        raise UsageError("inputs is a list of samples, each a mapping from input name to array, and not empty")
 
 
 def _judge(evidence: Evidence | None, tolerance: Tolerance) -> Callable[[Graph], Proof] | None:
@@ -157,14 +170,20 @@ def gather(
 ) -> tuple[Evidence | None, str]:
     """Reference outputs of a model with its dims bound, or None and why there are none.
 
-    Raises UsageError when given inputs do not fit or a binding does not exist.
+    Raises UsageError when given inputs do not fit, a binding does not exist or leaves a model that does not run;
+    ModelError when the model is not valid ONNX; OutputError when there is no room for temporary files.
     """
     reference = bound_model(model, bind)
     try:
         return Evidence.gather(reference, inputs=inputs, seed=seed), ""
-    except UsageError:
+    except (UsageError, OutputError):
         raise
     except GraphkitError as error:
+        if fault := invalid_node(Graph.of(model)):
+            raise ModelError(f"is not valid ONNX: {fault}", file=model.path or "model") from error
+        if bind and inputs is None and gather(model, None, None, seed)[0] is not None:
+            sizes = ", ".join(f"{name}={_size_text(size)}" for name, size in bind.items())
+            raise UsageError(f"the model does not run with {sizes}: {error.message}", node=error.node) from error
         return None, f"the original does not run in onnxruntime: {error.message}"
 
 

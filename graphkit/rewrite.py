@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 
@@ -142,8 +143,8 @@ class Builder:
         self.nodes.append(onnx.helper.make_node(op_type, inputs, values, name=name, domain=domain, **attrs))
         return values[0]
 
-    def const(self, value: np.ndarray, hint: str = "const") -> str:
-        """Add a constant; returns its name."""
+    def const(self, value: npt.ArrayLike, hint: str = "const") -> str:
+        """Add a constant (an array or a numpy scalar, whose dtype counts); returns its name."""
         name = self.graph.new_name(f"{self.near.label}/{hint}")
         self.constants[name] = np.asarray(value)
         return name

@@ -9,7 +9,7 @@ from onnx import AttributeProto, NodeProto, TypeProto
 
 from graphkit._body import Snapshot, find_problem, write_function, write_node
 from graphkit.graph import Graph
-from graphkit.node import Node, TensorType, make_info, type_of_info
+from graphkit.node import GRAPH_KINDS, Node, TensorType, make_info, type_of_info
 
 _MAX_DEPTH = 8  # new nodes in a row whose types are worked out
 _TENSORS = (AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR)
@@ -43,7 +43,20 @@ def _same_nodes(graph: Graph, then: list[NodeProto]) -> bool:
     if len(nodes) != len(then):
         return False
     others = [pair for pair in zip(nodes, then, strict=True) if pair[0].proto is not pair[1]]
-    return all(node.subgraphs and _equal(write_node(node), proto) for node, proto in others)
+    return all(node.subgraphs and _equal(_untyped(write_node(node)), _untyped(proto)) for node, proto in others)
+
+
+def _untyped(proto: NodeProto) -> NodeProto:
+    """A node with subgraphs, without the types of the values inside."""
+    copy = NodeProto()
+    copy.CopyFrom(proto)
+    for attribute in copy.attribute:
+        for graph in (attribute.g, *attribute.graphs) if attribute.type in GRAPH_KINDS else ():
+            del graph.value_info[:]
+            nodes = [_untyped(node) for node in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return copy
 
 
 def _equal(one: NodeProto, other: NodeProto) -> bool:
@@ -113,6 +126,21 @@ def _checker_fault(graph: Graph, before: Snapshot, fresh: list[Node]) -> str | N
             failed_before = {node.outputs[0] for node in old if node.outputs and check.problem(node)}
         if not node.outputs or node.outputs[0] not in failed_before:
             return f"node '{node.label}' ({node.op}) is not valid ONNX: {problem}"
+    return None
+
+
+def invalid_node(graph: Graph) -> str | None:
+    """The first node of a model that the ONNX checker refuses, and why; None when there is none.
+
+    Operators that ONNX does not know at all may be known to somebody else: these are no fault.
+    """
+    check = _Checker(graph)
+    for inner in graph.walk():
+        for node in inner.nodes:
+            known = onnx.defs.has(node.op_type, node.domain) and not node.subgraphs
+            problem = check.problem(node) if known else None
+            if problem is not None:
+                return f"node '{node.label}' ({node.op}): {problem}"
     return None
 
 

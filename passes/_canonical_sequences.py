@@ -63,6 +63,10 @@ def split_to_sequence(graph: Graph, node: Node) -> Outcome:
     """Split of known sizes, when all who use the sequence can do without it."""
     sequence = node.outputs[0]
     sizes = _split_sizes(graph, node)
+    if not sizes:
+        sizes = "the sequence is empty"
+    if node.input(1) and not node.attr("keepdims", 1):
+        sizes = "keepdims = 0 beside sizes, which ONNX ignores and onnxruntime does not"
     if isinstance(sizes, str):
         return Refusal("split-to-sequence", node.label, sizes)
     if graph.is_output(sequence):

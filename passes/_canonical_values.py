@@ -71,8 +71,8 @@ def double_cast(graph: Graph, node: Node) -> Outcome:
     if first is None or first.op != "Cast":
         return None
     source, between, target = graph.dtype(first.inputs[0]), first.attr("to"), node.attr("to")
-    if not source or not lossless(source, between):
-        return None
+    if not source or not lossless(source, between) or target == TensorProto.STRING:
+        return None  # a text says how the number was held: "0.1" in float32 has more digits in float64
     if source == target:
         return pass_on(node, first.inputs[0], "remove Cast there and back")
     return with_attributes(node, "drop a Cast that loses nothing", inputs=[first.inputs[0]])

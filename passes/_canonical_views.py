@@ -76,18 +76,30 @@ def double_unsqueeze(graph: Graph, node: Node) -> Outcome:
 
 @rule("Concat")
 def nested_concat(graph: Graph, node: Node) -> Outcome:
-    """Concat of a Concat along the same axis is one."""
+    """Concat of Concats along the same axis is one; the last of a chain takes all others in at once."""
+    user = graph.sole_consumer(node.outputs[0])
+    if user is not None and _joined(graph, node.outputs[0], user) is not None:
+        return None
     inputs: list[str] = []
-    for value in node.inputs:
-        inner = graph.producer(value)
-        joins = inner is not None and inner.op == "Concat" and inner.attr("axis") == node.attr("axis")
-        if inner is not None and joins and graph.sole_consumer(value) is not None:
-            inputs.extend(inner.inputs)
-        else:
+    stack = [node.outputs[0]]
+    while stack:
+        value = stack.pop()
+        inner = node if value == node.outputs[0] else _joined(graph, value, node)
+        if inner is None:
             inputs.append(value)
-    if len(inputs) == len(node.inputs):
+        else:
+            stack.extend(reversed(inner.inputs))
+    if inputs == list(node.inputs):
         return None
     return with_attributes(node, "join Concats along one axis", inputs=inputs)
+
+
+def _joined(graph: Graph, value: str, user: Node) -> Node | None:
+    """The Concat that makes a value, when only a Concat along the same axis uses it."""
+    inner = graph.producer(value)
+    if inner is None or inner.op != "Concat" or user.op != "Concat" or graph.sole_consumer(value) is None:
+        return None
+    return inner if inner.attr("axis") == user.attr("axis") else None
 
 
 VIEW_RULES = (there_and_back, double_unsqueeze, reshape_of_view, nested_concat)

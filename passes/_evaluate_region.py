@@ -174,7 +174,8 @@ def _reference(graph: Graph, node: Node, values: Values, failed: dict[Node, str]
     wanted = [value for value in node.outputs if value]
     try:
         model, feeds = _model(graph, [node], wanted, values)
-        results = ReferenceEvaluator(model).run(wanted, feeds)
+        with np.errstate(divide="raise"):  # of integers: onnxruntime stops there too
+            results = ReferenceEvaluator(model).run(wanted, feeds)
     except Exception as error:  # noqa: BLE001  any operator's Python code may run here
         failed[node] = f"onnxruntime cannot run it: {reason}"
         _log.debug("the reference failed too on %s: %s", node.label, error)

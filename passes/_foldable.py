@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
 from graphkit.graph import Graph
@@ -45,7 +46,7 @@ def find_region(graph: Graph, limits: Limits) -> Region:
     for node in graph.nodes:
         if not _is_constant(graph, node, made):
             continue
-        reason = _why_not(node, limits) or _too_large(graph, node, evaluator, scope, limits)
+        reason = _why_not(node, limits) or _overflows(graph, node) or _too_large(graph, node, evaluator, scope, limits)
         if reason:
             region.refused[node] = reason
             continue
@@ -83,6 +84,16 @@ def _why_not(node: Node, limits: Limits) -> str | None:
     if node.op_type == "DequantizeLinear" and not limits.fold_dequantize:
         return "folding would undo a quantization; option fold_dequantize=true folds it"
     return None
+
+
+def _overflows(graph: Graph, node: Node) -> str | None:
+    """The one quotient of integers that has no result stops the process in onnxruntime (SIGFPE)."""
+    if node.op != "Div":
+        return None
+    above, below = (graph.constant(value) for value in node.inputs)
+    if above is None or below is None or above.dtype.kind != "i" or not (below == -1).any():
+        return None
+    return "its quotient overflows" if (above == np.iinfo(above.dtype).min).any() else None
 
 
 def _is_random(graph: Graph) -> bool:

@@ -47,9 +47,16 @@ def scalar(graph: Graph, value: str) -> float | None:
         node = graph.producer(root)
         if node is None or node.domain or node.op_type not in ("Cast", "CastLike", "Identity", "Sqrt"):
             return None
+        if node.op_type.startswith("Cast") and not _keeps_numbers(graph, node):
+            return None
         steps += node.op_type == "Sqrt"
         root = node.inputs[0]
     return None
+
+
+def _keeps_numbers(graph: Graph, cast: Node) -> bool:
+    """True for a Cast to floating point, which keeps a number but for rounding."""
+    return (cast.attr("to") or graph.dtype(cast.outputs[0])) in FLOATS
 
 
 def scalar_beside(graph: Graph, value: str, other: str) -> float | None:

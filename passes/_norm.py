@@ -235,9 +235,9 @@ def fit(array: np.ndarray | None, shape: tuple[int, ...], rank: int | None) -> n
 
 
 def normalized_shape(graph: Graph, value: str, axes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Sizes of trailing axes of a value, None when one is unknown."""
+    """Sizes of trailing axes of a value, None when one is unknown, or 0: the operators want elements there."""
     shape = graph.shape(value)
     if shape is None or len(shape) < len(axes):
         return None
-    dims = tuple(dim for dim in shape[-len(axes) :] if isinstance(dim, int))
+    dims = tuple(dim for dim in shape[-len(axes) :] if isinstance(dim, int) and dim)
     return dims if len(dims) == len(axes) else None

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from graphkit.graph import Graph
 from graphkit.node import Node, TensorType
 from graphkit.passes._shape_index import Indices
-from graphkit.passes._shape_plans import Plan, Planner, plan_of_node, sources, steps
+from graphkit.passes._shape_plans import CapturedPlans, Plan, Planner, dying, plan_of_node, sources, steps
 from graphkit.passes._shape_targets import expand_target, reshape_target
 from graphkit.passes._shape_views import VIEWS, origin, takes_constant, transposed_batch, view, view_proto
 from graphkit.rewrite import Change, Refusal
@@ -29,6 +29,7 @@ class Folder:
     def __init__(self, evaluator: Evaluator) -> None:
         self.planner = Planner(evaluator, inner=True)
         self.outer_planner = Planner(evaluator, inner=False)  # for subgraphs: what they can see
+        self.captured = CapturedPlans(self.outer_planner.ranks)
         self.symbols = evaluator.symbols
         self.changes: list[Change] = []
         self.kinds: list[str] = []
@@ -101,9 +102,14 @@ class Folder:
                 return
             if not node.domain and node.op_type in VIEWS:
                 self._view(scope, node)
-            elif not node.domain and node.op_type in ("Gather", "GatherND") and indices.is_view(node):
+            elif _is_gather(node) and not self._is_size(scope, node) and indices.is_view(node):
                 source = origin(scope, node.inputs[0])
                 self._put_view(scope, node, source, f"{node.op_type} that takes everything in order")
+
+    def _is_size(self, scope: Scope, node: Node) -> bool:
+        """True for a part of a shape: written as a view here, it would be planned as a Gather again."""
+        planner = self.planner if scope.parent is None else self.outer_planner
+        return planner.can(scope.states.get(node.outputs[0]))
 
     def _transpose(self, scope: Scope, node: Node) -> None:
         found = transposed_batch(scope, self.symbols, node)
@@ -137,6 +143,8 @@ class Folder:
         graph = scope.graph
         known = [node for node in graph.nodes if _is_known(scope, node) and _is_used(graph, node)]
         for node in reversed(known):
+            if not node.alive:
+                continue  # it went with a node that only needed it for sizes
             used = [value for value in node.outputs if value and graph.is_used(value)]
             if used and not self._allows(graph, node, f"fold {node.op} of known sizes", "known value"):
                 return
@@ -156,6 +164,8 @@ class Folder:
         made: dict[Plan, str] = {}
         plans: dict[str, Plan] = {}
         for node in graph.nodes:
+            if graph.parent is not None:
+                plans.update(self.captured.of(graph, node))
             own = plan_of_node(graph, node, plans, planner.ranks)
             value = node.outputs[0] if node.outputs else ""
             if own is not None:
@@ -163,6 +173,8 @@ class Folder:
             seen.update(node.outputs)
             if _is_frontier(scope, node, planner):
                 plan = planner.plan(scope[value])
+                if own is not None and len(steps(own)) <= len(steps(plan)):
+                    plan = own  # the shape of an input as it is, though some of its sizes are numbers
                 if not seen.issuperset(sources(plan)) or not self._pays(graph, node, plan, made):
                     continue
                 if plan != own or graph.producer(made.get(plan, value)) not in (None, node):
@@ -177,7 +189,7 @@ class Folder:
         """True when a plan over graph inputs, which others may share, or one that adds no nodes."""
         if all(value in graph.root.input_infos for value in sources(plan)):
             return True
-        return sum(part not in made for part in steps(plan)) <= _dying(graph, node, set(sources(plan)))
+        return sum(part not in made for part in steps(plan)) <= dying(graph, node, set(sources(plan)))
 
     def _put(self, scope: Scope, node: Node, plan: Plan, made: dict[Plan, str]) -> None:
         graph = scope.graph
@@ -212,6 +224,10 @@ class Folder:
         return self._constants[key]
 
 
+def _is_gather(node: Node) -> bool:
+    return not node.domain and node.op_type in ("Gather", "GatherND")
+
+
 def _keeps_shape(scope: Scope, node: Node, source: State, result: State) -> bool:
     if source.shape != result.shape or None in (source.shape or ()):
         return False
@@ -229,21 +245,6 @@ def _is_frontier(scope: Scope, node: Node, planner: Planner) -> bool:
     if state is None or state.items is None or state.known or not planner.can(state):
         return False
     return any(not _is_planned(scope, user, planner) for user in scope.graph.consumers(node.outputs[0]))
-
-
-def _dying(graph: Graph, node: Node, kept: set[str]) -> int:
-    """How many nodes nobody needs any more when `node` goes, at most about 64; makers of `kept` stay."""
-    gone, stack = {node}, [node]
-    while stack and len(gone) < 64:
-        for value in stack.pop().inputs:
-            maker = graph.producer(value)
-            if maker is None or value in kept or maker in gone:
-                continue
-            users = {user for out in maker.outputs for user in graph.consumers(out)}
-            if users <= gone and not any(graph.is_output(out) for out in maker.outputs):
-                gone.add(maker)
-                stack.append(maker)
-    return len(gone)
 
 
 def _is_planned(scope: Scope, node: Node, planner: Planner) -> bool:

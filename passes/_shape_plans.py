@@ -20,6 +20,7 @@ from graphkit.symbolic.symbols import Size, Symbols
 
 Plan = tuple[Any, ...]
 _MAX_LENGTH = 16
+_MAX_DEPTH = 6  # nodes in a row around a subgraph that are looked at
 _OPERATORS = frozenset(("Shape", "Gather", "Concat", "Mul", "Add"))
 
 
@@ -179,3 +180,46 @@ def _constant_plan(graph: Graph, value: str) -> Plan | None:
     if array is None or array.dtype.kind != "i" or array.ndim > 1 or array.size > 2 * _MAX_LENGTH:
         return None
     return const(array.shape, tuple(array.reshape(-1).tolist()))
+
+
+class CapturedPlans:
+    """Plans of values that subgraphs read from the graphs around them, which are rewritten already."""
+
+    def __init__(self, ranks: dict[str, int]) -> None:
+        self.ranks = ranks
+        self._known: dict[tuple[int, str], Plan | None] = {}
+
+    def of(self, graph: Graph, node: Node) -> dict[str, Plan]:
+        """Plans of those inputs of a node that its own graph does not define."""
+        return self._plans(graph.parent, [v for v in node.inputs if v and not graph.defines(v)], _MAX_DEPTH)
+
+    def _plans(self, graph: Graph | None, values: Sequence[str], depth: int) -> dict[str, Plan]:
+        found = ((value, self._plan(graph, value, depth)) for value in values if value)
+        return {value: plan for value, plan in found if plan is not None}
+
+    def _plan(self, graph: Graph | None, value: str, depth: int) -> Plan | None:
+        while graph is not None and not graph.defines(value):
+            graph = graph.parent
+        maker = graph.producer(value) if graph is not None else None
+        if graph is None or maker is None or depth == 0:
+            return None
+        key = (id(graph), value)
+        if key not in self._known:
+            plans = self._plans(graph, maker.inputs, depth - 1)
+            self._known[key] = plan_of_node(graph, maker, plans, self.ranks)
+        return self._known[key]
+
+
+def dying(graph: Graph, node: Node, kept: set[str]) -> int:
+    """How many nodes nobody needs any more when `node` goes, at most about 64; makers of `kept` stay."""
+    gone, stack = {node}, [node]
+    while stack and len(gone) < 64:
+        for value in stack.pop().inputs:
+            maker = graph.producer(value)
+            if maker is None or value in kept or maker in gone:
+                continue
+            users = {user for out in maker.outputs for user in graph.consumers(out)}
+            if users <= gone and not any(graph.is_output(out) for out in maker.outputs):
+                gone.add(maker)
+                stack.append(maker)
+    return len(gone)

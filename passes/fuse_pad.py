@@ -14,7 +14,7 @@ from graphkit.passes import _match
 from graphkit.rewrite import Builder, Outcome, PassResult, Refusal, apply_rules, rule
 
 _NAME = "pad"
-_NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Exp", "Softplus", "ReduceMax")
+_NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Exp", "Softplus")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,11 @@ class FuseTransposes:
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrite the graph in place."""
-        return apply_rules(graph, (_transpose, _reshape, _axes_pair))
+        result = done = apply_rules(graph, RULES)
+        while done.modified:  # a Transpose that moved up may meet one that is not next to the change
+            done = apply_rules(graph, RULES)
+            result += done
+        return result
 
 
 # -- Transpose --------------------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ def _transpose_in_front(graph: Graph, node: Node) -> tuple[Node | None, tuple[No
     while current is not None and len(between) <= _MAX_BETWEEN:
         if _match.is_op(current, "Transpose"):
             return current, tuple(reversed(between))
-        source = _elementwise_source(graph, current)
+        source = _elementwise_source(graph, current, len(_order(graph, node) or ()))
         if source is None:
             return None, ()
         between.append(current)
@@ -95,8 +99,8 @@ def _transpose_in_front(graph: Graph, node: Node) -> tuple[Node | None, tuple[No
     return None, ()
 
 
-def _elementwise_source(graph: Graph, node: Node) -> str | None:
-    """The tensor that a node changes number by number, None when it does anything else."""
+def _elementwise_source(graph: Graph, node: Node, rank: int) -> str | None:
+    """The tensor that a node changes number by number to one of this rank, None when it does anything else."""
     if node.domain or len(node.outputs) != 1:
         return None
     if node.op_type in _ELEMENTWISE:
@@ -104,7 +108,13 @@ def _elementwise_source(graph: Graph, node: Node) -> str | None:
     if node.op_type == "Clip":
         bounds = [value for value in node.inputs[1:] if value]
         return node.inputs[0] if all(graph.rank(value) == 0 for value in bounds) else None
-    scaled = _match.with_scalar(graph, node) if node.op_type in _WITH_NUMBER else None
+    if node.op_type not in _WITH_NUMBER or len(node.inputs) != 2:
+        return None
+    for number, other in (node.inputs[::-1], node.inputs):
+        axes = graph.rank(number)  # fewer than the result has: then the other operand has them all
+        if axes is not None and axes < rank and _match.scalar(graph, number) is not None:
+            return other
+    scaled = _match.with_scalar(graph, node)
     return scaled[0] if scaled is not None else None
 
 
@@ -186,3 +196,6 @@ def _raw_axes(graph: Graph, node: Node) -> list[int] | None:
         array = graph.constant(node.input(1))
         axes = None if array is None else np.atleast_1d(array).tolist()
     return None if axes is None else sorted(axes)
+
+
+RULES = (_transpose, _reshape, _axes_pair)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.graph import Graph, Node
 from graphkit.rewrite import Builder, Outcome, PassResult, apply_rules, rule
 
 _TO_END = 2**31 - 1  # MNN computes shapes in 32 bits
+_POOLED = (TensorProto.FLOAT, TensorProto.FLOAT16)  # ReduceMean takes integers and doubles too
 
 
 def _indices(graph: Graph, node: Node) -> np.ndarray | None:
@@ -79,7 +81,7 @@ def spatial_mean(graph: Graph, node: Node) -> Outcome:
     """Mean over all spatial axes, dims kept: a pool stays in the packed layout of the convolutions around it."""
     rank = graph.rank(node.inputs[0])
     axes = node.attr("axes") if len(node.inputs) < 2 else graph.constant(node.inputs[1])
-    if rank != 4 or axes is None or not node.attr("keepdims", 1):
+    if rank != 4 or axes is None or graph.dtype(node.inputs[0]) not in _POOLED or not node.attr("keepdims", 1):
         return None
     if sorted(int(axis) % rank for axis in axes) != [2, 3] or not _near_conv(graph, node):
         return None

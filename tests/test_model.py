@@ -17,7 +17,7 @@ from graphkit import model as model_module
 from graphkit._wire import varint
 from graphkit.errors import ModelError, OutputError
 from graphkit.model import Model, load, save
-from graphkit.testing import run
+from graphkit.testing import parse, run
 
 BIG = np.arange(2048, dtype=np.float32)  # 8 KiB: over the threshold of lazy weights
 HEADER = '<ir_version: 10, opset_import: ["": 21, "local": 1]>\n'
@@ -437,3 +437,24 @@ def test_saving_onto_an_input_is_refused_by_any_name(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="would overwrite an input"):
         load(tmp_path / "e.onnx").save(tmp_path / "e2.onnx")
     assert onnx.load(source) == everywhere()
+
+
+@pytest.mark.parametrize(
+    ("opsets", "problem"),
+    [([("", 99)], "imports opset 99"), ([("", 0)], "imports opset 0"), ([], "imports no operator set")],
+)
+def test_an_unknown_operator_set_is_an_error(opsets: list[tuple[str, int]], problem: str, tmp_path: Path) -> None:
+    proto = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }").proto
+    del proto.opset_import[:]
+    proto.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in opsets)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match=problem):
+        Model.load(tmp_path / "m.onnx")
+
+
+def test_a_model_without_outputs_is_an_error(tmp_path: Path) -> None:
+    proto = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }").proto
+    del proto.graph.output[:]
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match="has no outputs"):
+        Model.load(tmp_path / "m.onnx")

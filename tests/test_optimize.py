@@ -10,9 +10,10 @@ import pytest
 from passes_for_tests import registry
 
 from graphkit.compare import Tolerance
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
+from graphkit.model import Model
 from graphkit.optimizer import OptimizeResult, optimize
 from graphkit.testing import assert_equal_outputs, parse
 
@@ -171,3 +172,40 @@ def test_as_json() -> None:
 def test_bad_pipelines_fail_before_anything_runs(passes: str) -> None:
     with pytest.raises(UsageError):
         run(TEXT, passes)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("verify", "sometimes"), ("on_mismatch", "x"), ("stop_after", -1), ("inputs", []), ("inputs", {"x": 1})],
+)
+def test_wrong_arguments_are_usage_errors(argument: str, value: object) -> None:
+    model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    with pytest.raises(UsageError):
+        optimize(model, **{argument: value})  # type: ignore[arg-type]
+
+
+def test_sizes_with_which_the_model_does_not_run_are_refused() -> None:
+    model = parse(
+        """
+        g (float[N, 4] x) => (float[N, 2, 2] y) { s = Constant<value_ints=[-1, 2, 2]>() r = Relu(x)
+            w = Constant<value_floats=[1.0, 2.0, 3.0, 4.0]>() m = Mul(r, w) y = Reshape(m, s) }
+        """
+    )
+    with pytest.raises(UsageError, match=r"does not run with x\[1\]=7"):
+        optimize(model, bind={"x[1]": 7})
+
+
+def test_an_invalid_node_is_a_model_error() -> None:
+    model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Conv(x) }")
+    with pytest.raises(ModelError, match=r"not valid ONNX: node 'y' \(Conv\)"):
+        optimize(model)
+
+
+def test_a_full_disk_is_not_a_missing_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> int:
+        raise OutputError("no space left")
+
+    model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    monkeypatch.setattr(Model, "save", full)
+    with pytest.raises(OutputError):
+        optimize(model)

@@ -274,3 +274,21 @@ def test_a_large_constant_in_a_branch_is_valid() -> None:
     inner = next(iter(next(graph.nodes).subgraphs.values()))
     inner.add_constant(np.zeros(5000, np.float32))
     assert find_fault(graph, before) is None
+
+
+def test_types_that_became_known_in_a_branch_are_no_change() -> None:
+    graph = graph_of(
+        """
+        g (float[N] x, bool c) => (float[N] y)
+        {
+            y = If <
+                then_branch = t () => (float[N] a) { r = Relu(x) a = Neg(r) },
+                else_branch = e () => (float[N] b) { b = Neg(x) }
+            >(c)
+        }
+        """,
+        infer=False,
+    )
+    before = graph.snapshot()
+    shapes.infer(graph)
+    assert not differs(graph, before)

@@ -23,6 +23,15 @@ from graphkit.symbolic.transfer import TRANSFER
 _Key = tuple[object, ...]
 _READS_FLOATS = frozenset(("Resize", "Upsample", "Range", "ConstantOfShape"))
 
+_INFERENCE_ERRORS = (
+    InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
+
 
 class Scope:
     """What is known about the values of one graph; values of outer graphs are looked up in `parent`."""
@@ -160,7 +169,7 @@ class Evaluator:
                 found = infer_node_outputs(
                     schema, node.proto, types, self._data(scope, node, ins), opset_imports=self._opsets
                 )
-        except (InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError, TypeError):
+        except _INFERENCE_ERRORS:
             # An operator that is unknown or that inference chokes on must not keep the others from theirs.
             return tuple(UNKNOWN for _ in node.outputs)
         return tuple(self._take(scope, value, found.get(value)) for value in node.outputs)
