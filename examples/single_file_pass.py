@@ -13,7 +13,7 @@ import numpy as np
 from graphkit import Builder, Graph, Node, PassResult, apply_rules, rule
 from graphkit.rewrite import Outcome
 
-FLOAT_TYPES = {1: np.float32, 10: np.float16, 11: np.float64}  # by ONNX element type
+FLOAT_TYPES: dict[int, type[np.floating]] = {1: np.float32, 10: np.float16, 11: np.float64}  # by ONNX element type
 
 
 @rule("HardSwish", "HardSigmoid")

@@ -115,8 +115,11 @@ def compare(
     *,
     squeeze: bool = False,
     ties: Ties | None = None,
+    finite_only: bool = False,
 ) -> Comparison:
     """Compare named outputs; every name of `expected` must be in `actual`.
+
+    finite_only: positions where the reference is infinite or NaN are not compared.
 
     squeeze: shapes that differ only by dimensions of size 1 count as equal and are noted (MNN gives
     (n, c, 1, 1) for (n, c)). Types must be of one kind: any float, or any integer or bool (MNN returns
@@ -131,7 +134,7 @@ def compare(
         if name not in actual:
             outputs.append(_missing(name, np.asarray(reference), tolerance))
             continue
-        pair = _Pair(name, np.asarray(reference), np.asarray(actual[name]), tolerance)
+        pair = _Pair(name, np.asarray(reference), np.asarray(actual[name]), tolerance, finite_only)
         outputs.append(_compare_one(pair, squeeze, (ties or {}).get(name)))
     return Comparison(tuple(outputs), tuple(name for name in actual if name not in expected))
 
@@ -142,6 +145,7 @@ class _Pair:
     expected: Array
     actual: Array
     tolerance: Tolerance
+    finite_only: bool = False
 
 
 def _compare_one(pair: _Pair, squeeze: bool, tie: tuple[Array, int] | None) -> OutputComparison:
@@ -156,6 +160,8 @@ def _compare_one(pair: _Pair, squeeze: bool, tie: tuple[Array, int] | None) -> O
     if "other" in (kind_of(actual), kind_of(expected)):
         same = bool(np.array_equal(actual, expected))
         return _verdict(pair, None, "" if same else "values differ", "", same=same)
+    if pair.finite_only and kind_of(expected) == kind_of(actual) == "float":
+        actual = np.where(np.isfinite(expected), actual, expected)
     stats = measure(expected, actual)
     reason = _type_reason(pair)
     if not reason and kind_of(expected) == "integer":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,28 @@ import numpy.typing as npt
 
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph import Graph
-from graphkit.runtime import InputSpec, Session, Source
+from graphkit.runtime import Engine, InputSpec, Session, Source
 from graphkit.sampling.shapes import PROFILES, Profile, differing
 from graphkit.sampling.values import InputMaker
 
 Array = npt.NDArray[Any]
 
+_PROBED_NODES = 64
+_PROBED_BYTES = 4 << 20
+_PROBED_ELEMENTS = 1 << 16
+_PROBING_ROUNDS = 4
+
 
 @dataclass(frozen=True)
 class InputSet:
-    """Samples for a model; `note` says what they leave out (empty when nothing), `shapes` are per sample."""
+    """Samples for a model; `note` says what they leave out (empty when nothing), `shapes` are per sample.
+
+    `probes` are further samples of unlikely values (see sampling.values), only for small models.
+    """
 
     samples: tuple[dict[str, Array], ...]
     note: str = ""
+    probes: tuple[dict[str, Array], ...] = ()
 
     @property
     def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -59,29 +69,37 @@ def usable_inputs(
     seed: int = 0,
     bind: Mapping[str, int] | None = None,
     variants: int = 2,
+    engine: Engine | None = None,
 ) -> InputSet:
-    """Make random samples that onnxruntime accepts for `source`, whose graph is `graph`.
+    """Make random samples that onnxruntime (or `engine`) accepts for `source`, whose graph is `graph`.
 
     Tries a list of shapes; the samples differ in every dynamic dimension where the model allows it, and the
     note names the dimensions that they do not vary. Raises GraphkitError when no shape works, with what was
     tried last, and what `random_inputs` and `Session` raise.
     """
     maker = InputMaker(graph, seed, bind or {})
-    with Session(source) as session:
+    with nullcontext(engine) if engine is not None else Session(source) as session:
         search = _Search(maker, session, variants)
         search.run()
-    if not search.samples:
-        raise search.failure()
-    return InputSet(tuple(search.samples), search.note())
+        if not search.samples:
+            raise search.failure()
+        probes = search.probes() if worth_probing(graph) else ()
+    return InputSet(tuple(search.samples), search.note(), probes)
+
+
+def worth_probing(graph: Graph) -> bool:
+    """True for graphs so small that a fault for some values cannot hide behind the others, and runs are cheap."""
+    return len(graph) <= _PROBED_NODES and graph.model.nbytes <= _PROBED_BYTES
 
 
 class _Search:
     """Tries profiles until enough samples run; those that change every dynamic dimension first."""
 
-    def __init__(self, maker: InputMaker, session: Session, variants: int) -> None:
+    def __init__(self, maker: InputMaker, session: Engine, variants: int) -> None:
         self.maker, self.session, self.variants = maker, session, variants
         self.samples: list[dict[str, Array]] = []
         self.taken: list[dict[str, int]] = []
+        self.profiles: list[Profile] = []
         self.failed: set[int] = set()
         self.last: tuple[dict[str, Array], GraphkitError] | None = None
 
@@ -123,7 +141,24 @@ class _Search:
             return False
         self.samples.append(sample)
         self.taken.append(self.maker.plan.sizes(profile))
+        self.profiles.append(profile)
         return True
+
+    def probes(self) -> tuple[dict[str, Array], ...]:
+        """Samples of unlikely values, of the shapes that were accepted, as far as they run."""
+        found: list[dict[str, Array]] = []
+        elements = max(1, sum(array.size for sample in self.samples for array in sample.values()))
+        if elements > _PROBED_ELEMENTS:
+            return ()
+        # Two values alone are seldom equal: the fewer there are, the more often we draw.
+        rounds = min(_PROBING_ROUNDS, max(1, 256 // elements))
+        for number, palette in enumerate(self.maker.palettes * rounds):
+            profile = replace(self.profiles[number % len(self.profiles)], integers=None)
+            sample = self.maker.make(profile, len(self.samples) + number, palette=palette)
+            with suppress(GraphkitError):
+                self.session.run(sample)
+                found.append(sample)
+        return tuple(found)
 
     def note(self) -> str:
         """Which dimensions the samples do not vary."""

@@ -6,7 +6,9 @@ the proof is "none" and says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,23 +17,29 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.compare import Comparison, Ties, Tolerance, compare
-from graphkit.errors import GraphkitError
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph import Graph
 from graphkit.inputs import check_feeds, usable_inputs
 from graphkit.model import Model
-from graphkit.runtime import Session, reference
+from graphkit.runtime import Engine, Session, reference
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
+Opener = Callable[..., AbstractContextManager[Engine]]  # model, outputs=names
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and what the reference computes from them; `ties` as in `compare`."""
+    """Inputs and what the reference computes from them; `ties` as in `compare`.
+
+    A probe has unlikely values (see sampling.values); where they make the reference infinite or NaN, nothing is
+    compared.
+    """
 
     feeds: Feeds
     expected: dict[str, Array]
     ties: Ties
+    probe: bool = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -117,10 +125,19 @@ class Evidence:
     Raises GraphkitError when the reference does not run, UsageError when given inputs do not fit it.
     """
 
-    def __init__(self, samples: Sequence[Sample], note: str = "", unstable: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        note: str = "",
+        unstable: Sequence[str] = (),
+        engine: Opener = Session,
+        seconds: float = 0.0,
+    ) -> None:
+        self.seconds = seconds  # what one run of the reference took, the longest
         self.samples = tuple(samples)
         self.note = note
         self.unstable = tuple(unstable)
+        self.engine = engine
 
     @classmethod
     def gather(
@@ -132,24 +149,59 @@ class Evidence:
         graph: Graph | None = None,
         variants: int = 2,
     ) -> Evidence:
-        """Run the reference on the given inputs, else on random ones that it accepts, twice each."""
+        """Run the reference on the given inputs, else on random ones that it accepts, twice each.
+
+        Small models that onnxruntime cannot run are run by ONNX's own evaluator; the note says so.
+        """
+        from graphkit._evaluator import Evaluator
+
         graph = graph or Graph.of(model)
-        note = ""
+        try:
+            return cls._gather(Session, model, graph, inputs, seed, variants)
+        except UsageError:
+            raise
+        except GraphkitError as error:
+            try:
+                evidence = cls._gather(Evaluator, model, graph, inputs, seed, variants)
+            except GraphkitError:
+                raise error from None
+            why = f"the reference is ONNX's own evaluator: {error.message}"
+            return cls(
+                evidence.samples, f"{evidence.note}; {why}".lstrip("; "), evidence.unstable, Evaluator, evidence.seconds
+            )
+
+    @classmethod
+    def _gather(
+        cls,
+        engine: Opener,
+        model: Model,
+        graph: Graph,
+        inputs: Sequence[Feeds] | None,
+        seed: int,
+        variants: int,
+    ) -> Evidence:
+        note, probes = "", frozenset[int]()
         if inputs is None:
-            found = usable_inputs(model, graph, seed=seed, variants=variants)
-            inputs, note = found.samples, found.note
+            with engine(model) as session:
+                found = usable_inputs(model, graph, seed=seed, variants=variants, engine=session)
+            inputs, note = [*found.samples, *found.probes], found.note
+            probes = frozenset(range(len(found.samples), len(inputs)))
         tied = index_outputs(graph)
-        names = list(dict.fromkeys([*graph.outputs, *(scores for scores, _ in tied.values())]))
-        samples, unstable = [], []
-        with Session(model, outputs=names if tied else None) as session:
-            for feeds in inputs:
+        scores = [name for name, _ in tied.values() if name not in graph.inputs]
+        names = list(dict.fromkeys([*graph.outputs, *scores]))
+        samples, unstable, seconds = [], [], 0.0
+        with engine(model, outputs=names if tied else None) as session:
+            for number, feeds in enumerate(inputs):
                 fitting = check_feeds(session.input_specs, feeds)
+                start = time.perf_counter()
                 result = reference(session, fitting)
+                seconds = max(seconds, time.perf_counter() - start)
                 unstable += [name for name in result.unstable if name in graph.outputs]
                 expected = {name: result.outputs[name] for name in graph.outputs}
-                ties = {name: (result.outputs[scores], axis) for name, (scores, axis) in tied.items()}
-                samples.append(Sample(fitting, expected, ties))
-        return cls(samples, note, list(dict.fromkeys(unstable)))
+                values = {**fitting, **result.outputs}
+                ties = {name: (values[source], axis) for name, (source, axis) in tied.items()}
+                samples.append(Sample(fitting, expected, ties, number in probes))
+        return cls(samples, note, list(dict.fromkeys(unstable)), engine, seconds)
 
     @cached_property
     def worthless(self) -> str:
@@ -164,24 +216,39 @@ class Evidence:
         self, run: Callable[[Feeds], Mapping[str, Array]], tolerance: Tolerance, *, squeeze: bool = False
     ) -> Proof:
         """Run a candidate on all samples and compare. Errors of `run` are the caller's."""
-        if self.worthless:
-            return Proof(note=self.worthless)
+        return self.judge_outputs((run(sample.feeds) for sample in self.samples), tolerance, squeeze=squeeze)
+
+    def judge_outputs(
+        self, outputs: Iterable[Mapping[str, Array]], tolerance: Tolerance, *, squeeze: bool = False
+    ) -> Proof:
+        """Compare what a candidate computed from each sample, in their order.
+
+        Worthless evidence can still show that a candidate is wrong: by the outputs that are not random, and the
+        shapes of those that are. It never shows that one is right.
+        """
         checks = []
-        for sample in self.samples:
-            actual = run(sample.feeds)
-            comparison = compare(sample.expected, actual, tolerance, squeeze=squeeze, ties=sample.ties)
+        for sample, actual in zip(self.samples, outputs, strict=True):
+            expected = {name: self._settled(name, array, actual) for name, array in sample.expected.items()}
+            comparison = compare(
+                expected, actual, tolerance, squeeze=squeeze, ties=sample.ties, finite_only=sample.probe
+            )
             checks.append(Check(sample.shapes, comparison))
-        return Proof(tuple(checks), self.note)
+        proof = Proof(tuple(checks), self.note)
+        return Proof(note=self.worthless) if self.worthless and proof.ok else proof
+
+    def _settled(self, name: str, expected: Array, actual: Mapping[str, Array]) -> Array:
+        """What to compare with: for an output that is random, the candidate's own values in the right shape."""
+        if name not in self.unstable or name not in actual or actual[name].size != expected.size:
+            return expected
+        return actual[name].reshape(expected.shape)
 
     def judge_model(self, model: Model, tolerance: Tolerance) -> Proof:
         """Judge an ONNX model in onnxruntime; element types must be the same too, unlike in MNN.
 
         One that does not run at all is different, with the reason.
         """
-        if self.worthless:
-            return Proof(note=self.worthless)
         try:
-            with Session(model) as session:
+            with self.engine(model) as session:
                 proof = self.judge(session.run, tolerance)
         except GraphkitError as error:
             return Proof(note=self.note, fault=f"the result does not run: {error}")
@@ -204,7 +271,8 @@ def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:
         if node is not None and (node.op in ("ArgMax", "ArgMin") or (node.op == "TopK" and len(node.outputs) > 1)):
             picks = node.op != "TopK" or name == node.outputs[1] or graph.producer(name) is not node
             scores = node.inputs[0]
-            if picks and graph.producer(scores) is not None:
+            # ArgMax's choice among equal inputs is the standard's; TopK's too, but no detector relies on it.
+            if picks and (graph.producer(scores) is not None or (node.op == "TopK" and scores in graph.inputs)):
                 found[name] = (scores, int(node.attr("axis", -1 if node.op == "TopK" else 0)))
     return found
 

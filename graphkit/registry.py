@@ -49,11 +49,11 @@ BUILTIN: dict[str, str] = {
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
-_SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,cse,cleanup),infer-shapes"
+_SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup),infer-shapes"
 
-_FUSE = "fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
+_FUSE = "fuse-conv-bn,fuse-pad,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
 _FUSE_FOR_MNN = (
-    "fuse-conv-bn,fuse-pad,fuse-transposes,fuse-layernorm{form=mnn},fuse-rmsnorm{form=decomposed},"
+    "fuse-conv-bn,fuse-pad,fuse-layernorm{form=mnn},fuse-rmsnorm{form=decomposed},"
     "fuse-gelu{form=mnn},fuse-silu,fuse-matmul-add,spell-for-mnn"
 )
 
@@ -182,7 +182,8 @@ class Registry:
                 stages.append(_fixpoint(item, self._stages(item.items, text), text))
             elif item.negated:
                 if not _contains(stages, item.name):
-                    problem = f"'{item.name}' is not in what stands before '-{item.name}'"
+                    near = suggest(item.name, _names(stages))
+                    problem = f"'{item.name}' is not in what stands before '-{item.name}'{near}"
                     raise UsageError(problem + caret(text, item.span))
                 stages = _without(stages, item.name)
             elif item.name in PRESETS:
@@ -229,11 +230,16 @@ def _fixpoint(item: Fixpoint, stages: list[Stage], text: str) -> FixpointStage:
     return FixpointStage(tuple(stages), limit)
 
 
+def _names(stages: Iterable[Stage]) -> Iterator[str]:
+    for stage in stages:
+        if isinstance(stage, FixpointStage):
+            yield from _names(stage.stages)
+        else:
+            yield stage.pass_.name
+
+
 def _contains(stages: Iterable[Stage], name: str) -> bool:
-    return any(
-        _contains(stage.stages, name) if isinstance(stage, FixpointStage) else stage.pass_.name == name
-        for stage in stages
-    )
+    return name in _names(stages)
 
 
 def _without(stages: Iterable[Stage], name: str) -> list[Stage]:
@@ -254,6 +260,8 @@ def load_plugin(plugin: str) -> list[Any]:
     try:
         module = _load_file(Path(plugin)) if plugin.endswith(".py") else importlib.import_module(plugin)
     except (Exception, SystemExit) as error:  # a plugin may raise anything while it is imported
+        if _is_no_plugin(plugin):
+            raise UsageError(f"'{plugin}': a plugin is a .py file or a module name") from error
         file = Path(*plugin.split(".")).with_suffix(".py")
         hint = f"name the file: --plugin {file}" if not plugin.endswith(".py") and file.exists() else None
         problem = f"plugin '{plugin}' cannot be loaded: {type(error).__name__}: {error}"
@@ -268,6 +276,12 @@ def load_plugin(plugin: str) -> list[Any]:
             hint="a pass is a frozen dataclass with name, summary and run(graph); see docs/plugins.md",
         )
     return found
+
+
+def _is_no_plugin(plugin: str) -> bool:
+    """True for a file of another kind, a folder by its path, and what cannot be a module's name."""
+    names = all(part.isidentifier() for part in plugin.split("."))
+    return not plugin.endswith(".py") and (Path(plugin).is_file() or not names)
 
 
 def _load_file(path: Path) -> ModuleType:

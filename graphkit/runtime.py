@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +23,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
+from graphkit._scratch import scratch
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model
 
@@ -79,6 +80,19 @@ class Reference:
     def deterministic(self) -> bool:
         """True when both runs agreed bit for bit."""
         return not self.unstable
+
+
+class Engine(Protocol):
+    """What runs a model: `Session`, or ONNX's own evaluator."""
+
+    @property
+    def input_specs(self) -> tuple[InputSpec, ...]:
+        """The inputs that must be fed."""
+        ...
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """The outputs by name; raises GraphkitError."""
+        ...
 
 
 class Session:
@@ -147,8 +161,8 @@ class Session:
             return Path(source)
         model = source if isinstance(source, Model) else Model.load(source)
         if outputs is not None:
-            model = _with_outputs(model, outputs)
-        self._folder = tempfile.TemporaryDirectory(prefix="graphkit-ort-")
+            model = with_outputs(model, outputs)
+        self._folder = scratch("ort")
         path = Path(self._folder.name) / "model.onnx"
         model.save(path)
         return path
@@ -200,16 +214,16 @@ class Session:
         return kind(f"{what}: {reason}", file=self._file, node=node)
 
 
-def reference(source: Source | Session, feeds: Feeds) -> Reference:
+def reference(source: Source | Engine, feeds: Feeds) -> Reference:
     """Run a model twice in one session and compare the results bit for bit, NaN equal to NaN.
 
     Raises what `Session` and `Session.run` raise.
     """
-    if isinstance(source, Session):
-        first, second = source.run(feeds), source.run(feeds)
-    else:
+    if isinstance(source, str | Path | Model):
         with Session(source) as session:
             first, second = session.run(feeds), session.run(feeds)
+    else:
+        first, second = source.run(feeds), source.run(feeds)
     return Reference(first, tuple(name for name in first if not _same(first[name], second[name])))
 
 
@@ -240,8 +254,8 @@ def _same(first: Array, second: Array) -> bool:
     return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
 
 
-def _with_outputs(model: Model, outputs: Sequence[str]) -> Model:
-    """The same model whose outputs are exactly these tensors of its main graph."""
+def with_outputs(model: Model, outputs: Sequence[str]) -> Model:
+    """The same model whose outputs are exactly these tensors of its main graph; UsageError when one is not there."""
     graph = model.proto.graph
     known = {name for node in graph.node for name in node.output}
     known |= {v.name for v in graph.input} | {t.name for t in graph.initializer}

@@ -123,6 +123,11 @@ def _gemm(node: Node, weight: np.ndarray, bias: np.ndarray | None) -> Linear | s
     return Linear("Gemm", x, name, weight, bias, channels, output, nodes, transposed=transposed)
 
 
+def is_shared(graph: Graph, layer: Linear) -> bool:
+    """True when something else reads the weight too, or it is a graph output; in constant time."""
+    return graph.sole_consumer(layer.weight_name) is None
+
+
 def per_channel(array: np.ndarray | None, rank: int | None, axis: int, channels: int) -> np.ndarray | None:
     """A constant as one number a channel, for a value of this rank with its channels at `axis`.
 

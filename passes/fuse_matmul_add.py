@@ -73,7 +73,7 @@ def _fold(
         reason = f"'{layer.output}' is used elsewhere too"
         return None if _gelu.belongs_to_gelu(graph, node) else Refusal(name, node.label, reason)
     keep_weight = factor is None and not _has_factors(layer.nodes[0])
-    if not keep_weight and graph.use_count(layer.weight_name) > 1:
+    if not keep_weight and _linear.is_shared(graph, layer):
         return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
     folded = layer.scaled(factor, shift)
     if folded is None:
@@ -101,7 +101,7 @@ def _through_views(graph: Graph, node: Node) -> Outcome:
     if scaled is None or (node.op_type == "Div" and not (scaled[2] and scaled[1])):
         return None
     layer = _layer_behind(graph, scaled[0], node, _MAX_VIEWS)
-    if layer is None or graph.use_count(layer.weight_name) > 1:
+    if layer is None or _linear.is_shared(graph, layer):
         return None
     number = scaled[1] if node.op_type == "Mul" else 1 / scaled[1]
     folded = layer.scaled(np.full(layer.channels, number), None)
@@ -147,7 +147,7 @@ def _in_front(graph: Graph, node: Node) -> Outcome:
         return None  # the scaled value is there anyway
     if _gelu.belongs_to_gelu(graph, scale):
         return None
-    if graph.use_count(layer.weight_name) > 1:
+    if _linear.is_shared(graph, layer):
         return Refusal(name, node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
     folded = layer.weight_scaled(number)
     if folded is None:
@@ -167,7 +167,7 @@ def _gemm_factors(graph: Graph, node: Node) -> Outcome:
     layer = _linear.read(graph, node) if _has_factors(node) else None
     if not isinstance(layer, Linear):
         return None
-    if node.attr("alpha", 1.0) != 1.0 and graph.use_count(layer.weight_name) > 1:
+    if node.attr("alpha", 1.0) != 1.0 and _linear.is_shared(graph, layer):
         return Refusal("gemm-factors", node.label, f"the weight '{layer.weight_name}' is shared with other nodes")
     build = Builder(graph, node)
     return build.rewrite({node.outputs[0]: _linear.write(build, layer)}, "alpha and beta into the weights")

@@ -64,7 +64,7 @@ def _layers(graph: Graph, x: str, y: str) -> tuple[Linear, Linear] | str:
         side = "in front" if front is None else "behind"
         return f"no MatMul or Gemm by a constant weight {side} can take the factor"
     for layer in (front, back):
-        if graph.use_count(layer.weight_name) > 1:
+        if _linear.is_shared(graph, layer):
             return f"the weight '{layer.weight_name}' is shared with other nodes"
     return front, back
 

@@ -188,3 +188,11 @@ def test_blocks_agree_with_one_pass() -> None:
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32)))
 def test_any_array_equals_itself(array: np.ndarray) -> None:
     assert one(array, array.copy()).ok
+
+
+def test_positions_without_a_finite_reference_can_be_left_out() -> None:
+    expected = {"y": np.array([np.inf, np.nan, 1], np.float32)}
+    actual = {"y": np.array([3, 4, 1], np.float32)}
+    assert not compare(expected, actual).ok
+    assert compare(expected, actual, finite_only=True).ok
+    assert not compare(expected, {"y": np.array([3, 4, np.nan], np.float32)}, finite_only=True).ok

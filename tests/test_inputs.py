@@ -290,3 +290,70 @@ def test_real_models_take_the_inputs(model_path: Callable[[str], Path], name: st
     path = model_path(name)
     graph = Graph.of(Model.load(path))
     assert len(usable_inputs(path, graph).samples) == 2
+
+
+def probes(text: str) -> list[dict[str, np.ndarray]]:
+    graph = graph_of(text)
+    return list(usable_inputs(graph.model, graph).probes)
+
+
+def test_probes_have_ties_halves_zeros_and_large_values() -> None:
+    found = np.concatenate([p["x"].ravel() for p in probes("g (float[4,4] x) => (float[4,4] y) { y = Relu(x) }")])
+    assert {0.0, 0.5, -1.5, 7.0} <= set(found.tolist())
+    assert np.abs(found).max() > 20
+
+
+def test_probes_of_topk_have_no_ties() -> None:
+    text = "g (float[1,32] x) => (float[1,3] v, int64[1,3] i) <int64[1] k = {3}> { v, i = TopK(x, k) }"
+    found = probes(text)
+    assert found
+    assert all(np.unique(p["x"]).size == p["x"].size for p in found)
+
+
+def test_large_models_are_not_probed() -> None:
+    chain = " ".join(f"v{i + 1} = Neg(v{i})" for i in range(70))
+    assert probes(f"g (float[4] v0) => (float[4] v70) {{ {chain} }}") == []
+    assert probes("g (float[300,300] x) => (float[300,300] y) { y = Neg(x) }") == []
+
+
+def test_probes_that_do_not_run_are_left_out() -> None:
+    text = "g (float[4] x, int64[2] i) => (float[2] y) { a = Add(i, i) y = Gather(x, a) }"
+    found = probes(text)
+    assert all(p["i"].max() < 2 for p in found)
+
+
+def test_integers_that_are_calculated_with_have_signs() -> None:
+    found = probes("g (int32[8] x, int32[8] d) => (int32[8] y) { y = Div(x, d) }")
+    assert min(p["x"].min() for p in found) < 0
+    assert all((p["d"] != 0).all() for p in found)
+
+
+def test_indices_that_count_from_the_end() -> None:
+    found = probes("g (float[4,4] x, int64[4,4] i) => (float[4,4] y) { y = GatherElements(x, i) }")
+    assert min(p["i"].min() for p in found) < 0
+    tokens = probes("g (float[9,4] x, int64[5] i) => (float[5,4] y) { y = Gather(x, i) }")
+    assert min(p["i"].min() for p in tokens) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "size"),
+    [
+        ("g (float[3,9] x, int64[3] t) => (float l) { l = NegativeLogLikelihoodLoss(x, t) }", "t", 9),
+        ("g (float[9] x, int64[40,1] i) => (float[40] y) { y = GatherND(x, i) }", "i", 9),
+        ("g (float[3] x, int64[3] i, float[3] u) => (float[3] y) { y = ScatterElements(x, i, u) }", "i", 3),
+    ],
+)
+def test_indices_cover_their_table(text: str, name: str, size: int) -> None:
+    values = np.concatenate([sample[name].ravel() for sample in random_inputs(graph_of(text), variants=20)])
+    assert (values.min(), values.max()) == (0, size - 1)
+
+
+def test_factors_of_a_resize_are_positive() -> None:
+    text = 'g (float[1,1,4,4] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }'
+    assert all((sample["s"] > 0).all() for sample in random_inputs(graph_of(text), variants=4))
+
+
+def test_integers_of_unknown_use_become_smaller_until_they_fit() -> None:
+    graph = graph_of("g (float[4] x, int64[6] i) => (float[6] y) { s = Abs(i) t = Max(s, s) y = Gather(x, t) }")
+    (first, _) = usable_inputs(graph.model, graph).samples
+    assert first["i"].max() < 4

@@ -101,6 +101,14 @@ def test_a_tie_of_scores_is_no_difference() -> None:
     assert evidence.judge(lambda feeds: {"y": np.array([2])}, TIGHT).kind == "different"
 
 
+def test_topk_may_choose_among_equal_inputs() -> None:
+    text = "g (float[1,3] x) => (float[1,1] v, int64[1,1] i) <int64[1] k = {1}> { v, i = TopK(x, k) }"
+    evidence = Evidence.gather(parse(text), inputs=[{"x": np.array([[1, 1, 0.5]], np.float32)}])
+    for index, kind in ((1, "equal"), (2, "different")):
+        chosen = {"v": np.ones((1, 1), np.float32), "i": np.array([[index]])}
+        assert evidence.judge(lambda feeds, chosen=chosen: chosen, TIGHT).kind == kind
+
+
 def test_index_outputs() -> None:
     graph = graph_of("""
         g (float[2,8] x) => (int64[2] best, float[2,3] top, int64[2,3] where, int32[2] cast, int64[2] direct)
@@ -128,7 +136,7 @@ def test_as_json() -> None:
     evidence = Evidence.gather(parse(ONE))
     data = evidence.judge_model(parse(ONE), TIGHT).to_dict()
     assert json.loads(json.dumps(data)) == data
-    assert (data["kind"], data["max_error"], len(data["samples"])) == ("equal", 0.0, 2)
+    assert (data["kind"], data["max_error"], len(data["samples"])) == ("equal", 0.0, len(evidence.samples))
     data = Proof(note="because").to_dict()
     assert (data["kind"], data["max_error"], data["reason"]) == ("none", None, "because")
 
@@ -136,3 +144,33 @@ def test_as_json() -> None:
 def test_shape_text_names_each_shape_once() -> None:
     assert shape_text({"a": (1, 16), "b": (1, 16), "c": (2,)}) == "[1,16] [2]"
     assert shape_text({}) == "[]"
+
+
+def test_worthless_evidence_still_shows_what_is_wrong() -> None:
+    text = "g (float[N,4] x) => (float[N,4] y, float[N,4] z) { y = RandomNormalLike(x) z = Relu(x) }"
+    evidence = Evidence.gather(parse(text))
+    proof = evidence.judge_model(parse(text.replace("Relu", "Neg")), TIGHT)
+    assert (proof.kind, proof.ok) == ("different", False)
+    short = evidence.judge(lambda feeds: {"y": np.zeros(3), "z": np.maximum(feeds["x"], 0)}, TIGHT)
+    assert "output 'y'" in short.reason
+
+
+def test_onnx_own_evaluator_stands_in_for_onnxruntime() -> None:
+    text = "g (bool[2,0,4] x) => (bool[2,1,4] y) <int64[1] axes = {1}> { y = ReduceMax(x, axes) }"
+    evidence = Evidence.gather(parse(text, opset=20))
+    assert "ONNX's own evaluator" in evidence.note
+    assert evidence.samples[0].expected["y"].tolist() == [[[False] * 4]] * 2
+    assert evidence.judge_model(parse(text, opset=20), TIGHT).kind == "equal"
+
+
+def test_probes_are_judged_where_the_reference_is_finite() -> None:
+    text = "g (float[8] x) => (float[8] y) { y = Log(x) }"
+    evidence = Evidence.gather(parse(text))
+    assert any(sample.probe for sample in evidence.samples)
+
+    def candidate(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with np.errstate(all="ignore"):
+            y = np.log(feeds["x"])
+        return {"y": np.where(np.isinf(y), -87, y)}
+
+    assert evidence.judge(candidate, TIGHT).kind == "equal"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -89,7 +90,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
                 os.dup2(sink.fileno(), file.fileno())
             file.write(b"x")  # stays in Python's buffer: only closing the file finds out
 
-    with pytest.raises(OutputError, match="no space left on the disk; nothing was changed"):
+    with pytest.raises(OutputError, match="no space left on the disk"):
         fill()
     assert list(tmp_path.iterdir()) == []
 
@@ -123,6 +124,62 @@ def test_an_output_is_an_ordinary_file(tmp_path: Path, model: Model) -> None:
     model.save(tmp_path / ("n" * 250))
     _write.write_bytes(tmp_path / "small", b"bytes")
     assert (tmp_path / "small").read_bytes() == b"bytes"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o600, 0o755])
+def test_an_existing_output_keeps_its_permissions(tmp_path: Path, model: Model, mode: int) -> None:
+    (tmp_path / "m.onnx").touch()
+    (tmp_path / "m.onnx").chmod(mode)
+    model.save(tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_mode & 0o777 == mode
+
+
+def test_only_ordinary_files_are_replaced(tmp_path: Path, model: Model) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(str(tmp_path / "socket"))
+        (tmp_path / "null").symlink_to("/dev/null")
+        before = {path.name: path.lstat().st_mode for path in tmp_path.iterdir()}
+        cases = {"pipe": "is a pipe", "socket": "is a socket", "null": "is a device"}
+        for name, problem in cases.items():
+            with pytest.raises(OutputError, match=problem):
+                model.save(tmp_path / name)
+            with pytest.raises(OutputError, match=problem):
+                _write.write_bytes(tmp_path / name, b"x")
+    finally:
+        server.close()
+    assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+    with pytest.raises(OutputError, match="is a device"):
+        _write.write_bytes(Path("/dev/null"), b"x")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path, model: Model, there: bool) -> None:
+    (tmp_path / "deep").mkdir()
+    if there:
+        (tmp_path / "deep" / "real.onnx").write_bytes(b"before")
+    (tmp_path / "m.onnx").symlink_to(Path("deep") / "real.onnx")
+    model.save(tmp_path / "m.onnx", external=False)
+    assert (tmp_path / "m.onnx").is_symlink()
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["real.onnx"]
+    assert load(tmp_path / "m.onnx").proto.graph.node[0].op_type == "Add"
+    with pytest.raises(OutputError, match="is a link to another folder"):
+        model.save(tmp_path / "m.onnx", external=True)
+
+
+def test_external_data_of_a_link_in_the_same_folder(tmp_path: Path, model: Model) -> None:
+    (tmp_path / "m.onnx").symlink_to("real.onnx")
+    model.save(tmp_path / "m.onnx", external=True)
+    for name in ("m.onnx", "real.onnx"):
+        assert next(load(tmp_path / name).weights()).array()[0] == 1
+
+
+def test_links_in_a_circle(tmp_path: Path, model: Model) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OutputError, match="go in a circle"):
+        model.save(tmp_path / "a")
 
 
 SLOW_SAVE = """

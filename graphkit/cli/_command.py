@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from graphkit.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,7 +57,10 @@ def _set_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def _set_verbosity(ctx: click.Context, param: click.Parameter, value: int) -> None:
-    ctx.obj.verbosity += -value if param.name == "quiet" else value
+    change = -value if param.name == "quiet" else value
+    if change * ctx.obj.verbosity < 0:
+        raise UsageError("-q and -v exclude each other")
+    ctx.obj.verbosity += change
 
 
 def output_flags(function: F) -> F:
@@ -63,7 +68,7 @@ def output_flags(function: F) -> F:
     shared: dict[str, Any] = {"expose_value": False, "is_eager": True}
     quiet = click.option("-q", "--quiet", count=True, callback=_set_verbosity, help="Print errors only.", **shared)
     verbose = click.option(
-        "-v", "--verbose", count=True, callback=_set_verbosity, help="Print more; -vv also logs.", **shared
+        "-v", "--verbose", count=True, callback=_set_verbosity, help="Print more; -vv logs steps and times.", **shared
     )
     json = click.option(
         "--json",

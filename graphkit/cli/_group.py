@@ -50,6 +50,8 @@ class LazyGroup(click.Group):
                 f"no such command '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
                 hint=None if near else f"the commands are {', '.join(COMMANDS)}",
             )
+        if isinstance(ctx.obj, Report) and name in COMMANDS:
+            ctx.obj.command = name
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -80,7 +82,7 @@ cli = LazyGroup(
     name="graphkit",
     help="Take ONNX models to MNN, and prove the result.",
     epilog="Exit codes: 0 done and right, 1 a check failed, 2 bad usage or input, 3 MNN refused the model or "
-    "computes it wrong, 4 a bug of graphkit (a folder to reproduce it is named).",
+    "computes it wrong, 4 a bug of graphkit (a folder to reproduce it is named), 128 + N ended by signal N.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 cli = click.version_option(__version__, prog_name="graphkit", message="%(prog)s %(version)s")(cli)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,17 @@ import click
 from graphkit.cli._command import F, option
 
 PATH = click.Path(path_type=Path)
+
+
+class Finite(click.FloatRange):
+    """A number within a range; infinity and NaN are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Raises click's BadParameter."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -73,7 +85,7 @@ sample_options = combined(
     ),
     option(
         "--seed",
-        type=int,
+        type=click.IntRange(min=0),
         metavar="N",
         default=0,
         show_default=True,
@@ -85,14 +97,14 @@ sample_options = combined(
 tolerance_options = combined(
     option(
         "--rtol",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0),
         metavar="X",
         section="Verification",
         help="Largest error over the reference's largest value.",
     ),
     option(
         "--atol",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0),
         metavar="X",
         section="Verification",
         help="Absolute errors up to this are no fault.",

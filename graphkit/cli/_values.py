@@ -1,23 +1,21 @@
-"""Values of options: bindings, shapes, tolerances, samples and output places."""
+"""Values of options: bindings, shapes, pipelines and tolerances."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphkit.errors import OutputError, UsageError
+from graphkit.errors import UsageError
 
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance
     from graphkit.model import Model
-    from graphkit.proof import Feeds
 
 Binding = dict[str, int | str | Sequence[int]]
 
-_DIMS = re.compile(r"\d+(?:\s*[,x]\s*\d+)*")
+_DIMS = re.compile(r"[0-9]+(?:\s*[,x]\s*[0-9]+)*")
+_LARGEST = 2**31 - 1  # MNN's sizes are 32-bit integers
 _FORMS = "write NAME:1,3,224,224, NAME:[1,3,224,224] or NAME:1x3x224x224"
 
 
@@ -44,10 +42,15 @@ def _add(found: Binding, name: str, value: int | Sequence[int]) -> None:
 
 def _bind(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
-    if not equals or not name.strip() or not size.strip().isdigit() or int(size) == 0:
+    if not equals or not name.strip() or not _is_size(size.strip()):
         hint = "a dim is named as in the model, or by input and axis: batch=1, x[0]=1"
-        raise UsageError(f"--bind takes DIM=N with N from 1 up, not '{text}'", hint=hint)
+        raise UsageError(f"--bind takes DIM=N with N from 1 to {_LARGEST}, not '{text}'", hint=hint)
     return name.strip(), int(size)
+
+
+def _is_size(text: str) -> bool:
+    digits = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= len(str(_LARGEST))
+    return digits and 1 <= int(text) <= _LARGEST
 
 
 def _input_shape(text: str) -> tuple[str, list[int]]:
@@ -57,7 +60,11 @@ def _input_shape(text: str) -> tuple[str, list[int]]:
         dims = dims[1:-1].strip()
     if _DIMS.fullmatch(dims) is None:
         raise UsageError(f"--input-shape: '{text}' is not a shape", hint=_FORMS)
-    return name.strip(), [int(size) for size in re.split(r"[,x]", dims)]
+    sizes = [size.strip() for size in re.split(r"[,x]", dims)]
+    wrong = [size for size in sizes if not _is_size(size)]
+    if wrong:
+        raise UsageError(f"--input-shape: '{text}': a size goes from 1 to {_LARGEST}, not {wrong[0]}")
+    return name.strip(), [int(size) for size in sizes]
 
 
 def _only_input(model: Model) -> str:
@@ -70,6 +77,13 @@ def _only_input(model: Model) -> str:
     return names[0]
 
 
+def pipeline(text: str | None, other: str = "") -> str | None:
+    """The text of --passes; `other` is a further way out. Raises UsageError when there is nothing in it."""
+    if text is not None and not text.strip():
+        raise UsageError("--passes is empty", hint=f"name passes or a preset, such as --passes minimal{other}")
+    return text
+
+
 def tolerance(
     default: Callable[[], Tolerance], rtol: float | None, atol: float | None, min_cosine: float | None = None
 ) -> Tolerance | None:
@@ -79,26 +93,3 @@ def tolerance(
     given = {"rtol": rtol, "atol": atol, "min_cosine": min_cosine}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(default(), **changes) if changes else None
-
-
-def samples(path: Path | None) -> list[Feeds] | None:
-    """The user's own samples, None when there are none. Raises UsageError."""
-    if path is None:
-        return None
-    from graphkit.inputs import load_inputs
-
-    return list(load_inputs(path))
-
-
-def check_output(path: Path, inputs: Iterable[Path | None] = ()) -> Path:
-    """Return a path that can be written as far as one can tell before the work. Raises OutputError."""
-    if path.is_dir():
-        raise OutputError("is a directory; name a file", file=path)
-    if not path.parent.is_dir():
-        raise OutputError("cannot be written: its folder does not exist", file=path)
-    if not os.access(path.parent, os.W_OK):
-        raise OutputError("cannot be written: its folder is read-only", file=path, hint="choose another -o")
-    for source in inputs:
-        if source is not None and path.exists() and source.exists() and path.samefile(source):
-            raise OutputError("would overwrite an input", file=path, hint="choose another name")
-    return path

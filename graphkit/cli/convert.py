@@ -10,6 +10,8 @@ import click
 
 from graphkit.cli import _shared, _values
 from graphkit.cli._command import Command, F, option, output_flags
+from graphkit.cli._places import Places
+from graphkit.cli._samples import samples
 from graphkit.errors import MnnError, UsageError
 from graphkit.mnn.options import FRAMEWORKS, OPTIONS, ConverterOptions
 from graphkit.mnn.options import Option as ConverterOption
@@ -77,7 +79,7 @@ def _converter_option(item: ConverterOption) -> Callable[[F], F]:
 @_shared.run_options
 @option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_shared.Finite(min=0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="S",
@@ -96,11 +98,11 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
     """
     options = _options(model, given)
     _check_usage(options, given)
-    source = _load(report, model, options)
     place = output or model.with_suffix(".mnn")
-    _values.check_output(place, [model, given["inputs"]])
-    if report_file is not None:
-        _values.check_output(report_file, [model, given["inputs"], place])
+    if place.suffix.lower() in _SUFFIXES and place.suffix.lower() != ".mnn":
+        raise UsageError(f"convert writes MNN, and '{place}' is not named so", hint="name the output OUT.mnn")
+    source = _load(report, model, options)
+    _check_places(place, report_file, model, source, options, given)
     result = _run(report, source or model, place, options, given)
     report.written.append(place)
     return _finish(report, model, source, result, report_file)
@@ -122,6 +124,7 @@ def _options(model: Path, given: dict[str, Any]) -> ConverterOptions:
 
 
 def _check_usage(options: ConverterOptions, given: dict[str, Any]) -> None:
+    _values.pipeline(given["passes"], ", or leave the model as it is with --no-optimize")
     if given["no_optimize"] and given["passes"] is not None:
         raise UsageError("--passes and --no-optimize exclude each other")
     if options.framework == "ONNX":
@@ -136,10 +139,31 @@ def _check_usage(options: ConverterOptions, given: dict[str, Any]) -> None:
             raise UsageError(f"{flag} works for ONNX models, and this one is {options.framework}")
 
 
+def _check_places(
+    place: Path,
+    report_file: Path | None,
+    model: Path,
+    source: Model | None,
+    options: ConverterOptions,
+    given: dict[str, Any],
+) -> None:
+    places = Places()
+    places.read(model, *(source.store.files() if source is not None else ()))
+    places.read(*(Path(str(value)) for name, value in options.values if OPTIONS[name].kind == "path"))
+    places.samples(given["inputs"])
+    places.plugins(given["plugins"])
+    places.write(place, "-o", [".weight"], written=bool(options.get("saveExternalData")))
+    if report_file is not None:
+        places.write(report_file, "--report")
+
+
 def _load(report: Report, model: Path, options: ConverterOptions) -> Model | None:
-    if options.framework != "ONNX":
-        return None
     with report.working(f"loading {model}"):
+        if options.framework != "ONNX":
+            from graphkit.mnn.sources import check_source
+
+            check_source(model, options.framework)
+            return None
         from graphkit.model import Model
 
         return Model.load(model)
@@ -167,7 +191,7 @@ def _run(
                 verify="none" if given["no_verify"] else given["verify"],
                 on_mismatch=given["on_mismatch"],
                 stop_after=given["stop_after"],
-                inputs=_values.samples(given["inputs"]),
+                inputs=samples(given["inputs"]),
                 seed=given["seed"],
                 tolerance=_values.tolerance(lambda: _default(options), given["rtol"], given["atol"]),
                 keep=given["keep"],

@@ -9,7 +9,9 @@ import click
 
 from graphkit.cli import _shared, _values
 from graphkit.cli._command import Command, option, output_flags
-from graphkit.errors import UsageError
+from graphkit.cli._places import Places
+from graphkit.cli._samples import samples
+from graphkit.errors import ModelError, UsageError
 from graphkit.report.console import Report
 
 if TYPE_CHECKING:
@@ -47,11 +49,12 @@ EXAMPLES = (
 @_shared.tolerance_options
 @_shared.run_options
 @option(
-    "--external-data/--no-external-data",
-    "external",
-    default=None,
-    help="Weights beside the model in OUT.onnx.data, or inside. Default: as in MODEL.",
+    "--external-data",
+    "outside",
+    is_flag=True,
+    help="Weights beside the model, in OUT.onnx.data. Default: as in MODEL.",
 )
+@option("--no-external-data", "inside", is_flag=True, help="Weights inside the model.")
 @_shared.report_option
 @output_flags
 @click.pass_obj
@@ -63,23 +66,34 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
     """
     if given["passes"] is not None and given["target"] is not None:
         raise UsageError("--passes and --for exclude each other", hint="--for mnn is short for --passes mnn")
+    if given["outside"] and given["inside"]:
+        raise UsageError("--external-data and --no-external-data exclude each other")
+    _values.pipeline(given["passes"])
+    external = given["outside"] or (False if given["inside"] else None)
     with report.working(f"optimizing {model}"):
         from graphkit.model import Model
 
         source = Model.load(model)
         place = output or model.with_name(f"{model.stem}.opt.onnx")
-        _check_places(place, report_file, model, given["inputs"])
+        _check_places(place, report_file, source, given, external)
     result = _run(report, source, given)
-    saved = _save(report, result, place, given["external"])
+    saved = _save(report, result, place, external)
     return _finish(report, source, result, saved, report_file)
 
 
-def _check_places(place: Path, report_file: Path | None, model: Path, inputs: Path | None) -> None:
-    if place.suffix == ".mnn":
+def _check_places(
+    place: Path, report_file: Path | None, source: Model, given: dict[str, Any], external: bool | None
+) -> None:
+    if place.suffix.lower() == ".mnn":
         raise UsageError("optimize writes ONNX", hint="use `graphkit convert` for a .mnn file")
-    _values.check_output(place, [model, inputs])
+    places = Places()
+    places.read(source.path, *source.store.files())
+    places.samples(given["inputs"])
+    places.plugins(given["plugins"])
+    beside = source.external if external is None else external
+    places.write(place, "-o", [".data", ".weight"], written=beside)
     if report_file is not None:
-        _values.check_output(report_file, [model, inputs, place])
+        places.write(report_file, "--report")
 
 
 def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult:
@@ -100,7 +114,7 @@ def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult
             passes,
             bind=bind,
             verify=verify,
-            inputs=_values.samples(given["inputs"]),
+            inputs=samples(given["inputs"]),
             seed=given["seed"],
             tolerance=_values.tolerance(lambda: default_tolerance(Graph.of(source)), given["rtol"], given["atol"]),
             on_mismatch=given["on_mismatch"],
@@ -115,9 +129,33 @@ def _save(report: Report, result: OptimizeResult, place: Path, external: bool | 
     if not result.proof.ok:
         return None
     with report.working(f"writing {place}"):
+        stale = _old_data(place, result.model)
         size = result.model.save(place, external=external)
-    report.written.append(place)
+        report.written.append(place)
+        _remove_stale(place, stale)
     return str(place), size
+
+
+def _old_data(place: Path, model: Model) -> Path | None:
+    """The data file of the model that stands where the output goes, None when it has none or the output needs it."""
+    from graphkit.model import Model
+
+    data = place.absolute().with_name(f"{place.name}.data")
+    if not (place.is_file() and data.is_file()) or data in model.store.files():
+        return None
+    try:
+        old = Model.load(place)
+    except ModelError:  # whose data they are cannot be known
+        return None
+    return data if data in old.store.files() else None
+
+
+def _remove_stale(place: Path, data: Path | None) -> None:
+    """Remove the old model's data once nothing refers to them."""
+    from graphkit.model import Model
+
+    if data is not None and data not in Model.load(place).store.files():
+        data.unlink(missing_ok=True)
 
 
 def _finish(

@@ -9,6 +9,8 @@ import click
 
 from graphkit.cli import _shared, _values
 from graphkit.cli._command import Command, option, output_flags
+from graphkit.cli._places import Places
+from graphkit.cli._samples import samples
 from graphkit.report.console import Report
 
 EXAMPLES = (
@@ -27,7 +29,7 @@ _MEMORY = {"normal": 0, "high": 1, "low": 2}
 @_shared.tolerance_options
 @option(
     "--min-cosine",
-    type=click.FloatRange(-1, 1),
+    type=_shared.Finite(0, 1),
     metavar="X",
     section="Verification",
     help="Also ask for this cosine.",
@@ -50,17 +52,22 @@ def command(
     Each is an .onnx or a .mnn file. Exit code 0: every output is within the tolerance; 1: one is not, or
     nothing could be compared; 3: MNN cannot run a model.
     """
-    if report_file is not None:
-        _values.check_output(report_file, [reference, candidate, given["inputs"]])
     with report.working(f"comparing {candidate} with {reference}"):
         from graphkit.compare import Tolerance
         from graphkit.model import Model
         from graphkit.verification.outputs import verify
 
+        if report_file is not None:
+            places = Places()
+            places.read(reference, candidate)
+            places.samples(given["inputs"])
+            for path in (reference, candidate):
+                places.read(*(Model.load(path).store.files() if path.suffix.lower() != ".mnn" else ()))
+            places.write(report_file, "--report")
         result = verify(
             reference,
             candidate,
-            inputs=_values.samples(given["inputs"]),
+            inputs=samples(given["inputs"]),
             seed=given["seed"],
             bind=_values.bindings(given["binds"], given["shapes"], lambda: Model.load(reference)),
             tolerance=_values.tolerance(Tolerance, given["rtol"], given["atol"], given["min_cosine"]),

@@ -2,7 +2,8 @@
 
 Usage: `python -I _child.py request.json` in a private working directory. The request names a task and
 its arguments; the answer is `result.json` (`error` when the task failed for a known reason) and, for
-runs, `outputs.npz` with the arrays named `o0`, `o1`, … in the order of the request.
+runs, `outputs-K.npz` for each sample K in `inputs-K.npz`, with the arrays named `o0`, `o1`, … in the order
+of the request, written as soon as the sample is done: a crash tells by their number which sample it was.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def main() -> None:
 
 
 def _settle(path: list[str]) -> None:
-    """Take over the parent's import path, log line by line, write no core files, die with the parent."""
+    """Take over the parent's import path, log line by line, write no core files, take no more memory than there is,
+    die with the parent."""
     sys.path += [entry for entry in path if entry not in sys.path]
     libc = ctypes.CDLL(None)
     stdout = ctypes.c_void_p.in_dll(libc, "__stdoutp" if sys.platform == "darwin" else "stdout")
@@ -45,6 +47,11 @@ def _settle(path: list[str]) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # A size that MNN misreads can ask for more memory than there is; better the child fails than the machine.
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if hard == resource.RLIM_INFINITY or hard > memory:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -82,33 +89,44 @@ def _info(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
+    seconds: list[float] = []
+    for number in range(request["samples"]):
+        # Loaded anew: a sample must not depend on what the one before left in MNN's buffers.
+        try:
+            module = _load(request)
+        except SystemError:
+            return {"error": "MNN cannot load the model", "seconds": seconds}
+        reason = _run_one(module, number, request["outputs"], seconds)
+        if reason:
+            return {"error": reason, "seconds": seconds}
+    return {"seconds": seconds}
+
+
+def _run_one(module: Any, number: int, wanted: list[str], seconds: list[float]) -> str:
+    """Run one sample and store its outputs; returns why that failed, or nothing."""
     import MNN.expr as F
     import numpy as np
 
-    try:
-        module = _load(request)
-    except SystemError:
-        return {"error": "MNN cannot load the model"}
     declared = module.get_info()["inputs"]
-    with np.load("inputs.npz", allow_pickle=False) as stored:
+    with np.load(f"inputs-{number}.npz", allow_pickle=False) as stored:
         feeds = [_feed(F, stored[f"i{k}"], var) for k, var in enumerate(declared)]
     start = time.perf_counter()
     results = module.forward(feeds)
     results = list(results) if isinstance(results, (list, tuple)) else [results]
-    wanted = request["outputs"]
     if not results:
-        return {"error": "MNN computed nothing: forward() returned an empty list, as it does after a shape error"}
+        return "MNN computed nothing: forward() returned an empty list, as it does after a shape error"
     if len(results) != len(wanted):
-        return {"error": f"MNN returned {len(results)} outputs where {len(wanted)} were asked for"}
+        return f"MNN returned {len(results)} outputs where {len(wanted)} were asked for"
     arrays = {}
     for k, (name, var) in enumerate(zip(wanted, results, strict=True)):
         array = _read(F, var)
         if array is None:
-            return {"error": f"MNN computed output '{name}' but its value cannot be read"}
+            return f"MNN computed output '{name}' but its value cannot be read"
         arrays[f"o{k}"] = array
-    seconds = time.perf_counter() - start
-    np.savez("outputs.npz", **arrays)
-    return {"seconds": seconds}
+    seconds.append(time.perf_counter() - start)
+    np.savez("part.npz", **arrays)
+    Path("part.npz").replace(f"outputs-{number}.npz")
+    return ""
 
 
 def _feed(F: Any, array: Any, declared: Any) -> Any:

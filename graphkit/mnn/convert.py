@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +28,16 @@ _FAILURES = (
     ("Model File Does Not Exist", "MNN's converter did not find the model file"),
     ("Invalid ONNX Model", "MNN's converter cannot parse the ONNX file"),
     ("Can't open file", "MNN's converter cannot open a file"),
-    ("Broad cast error", "MNN's converter found shapes that do not broadcast"),
-    ("Compute Shape Error", "MNN's converter cannot compute a shape"),
     ("Invalid json", "MNN's converter cannot read the JSON file"),
     ("Key Error!", "MNN's converter cannot read the input configuration"),
     ("Convert error", "MNN's converter does not understand the file"),
     ("Converted Failed", "MNN's converter gave up"),
+)
+
+# Said of a step of the conversion, of which the result may be free: right models were seen with these lines.
+_DOUBTS = (
+    ("Broad cast error", "MNN's converter found shapes that do not broadcast"),
+    ("Compute Shape Error", "MNN's converter cannot compute a shape"),
 )
 
 _NOTABLE = ("don't use block-quant", "[ERROR]", "[WARN", "Warning", "not support", "Error")
@@ -71,7 +75,8 @@ class ConverterRun:
 
     seconds is wall time of the child; warnings are log lines a user should see; unsupported are outputs of
     operators that became placeholders and will fail at run time (allowCustomOp); weights_file is the
-    companion of saveExternalData.
+    companion of saveExternalData; doubt is what the log says of shapes that do not fit: the file may be right
+    all the same, which only its results tell.
     """
 
     output: Path
@@ -80,6 +85,7 @@ class ConverterRun:
     warnings: tuple[str, ...]
     unsupported: tuple[str, ...]
     weights_file: Path | None = None
+    doubt: str = ""
 
 
 def run_converter(
@@ -107,7 +113,8 @@ def run_converter(
         _check(ending, source, options, unsupported, timeout)
         placeholders = tuple(op.outputs[0] for op in _check_made(made, source, ending).ops if op.type == "Extra")
         weights = _move(made, output)
-    return ConverterRun(output, shorten(ending.log), ending.seconds, warning_lines(ending.log), placeholders, weights)
+    log, doubt = ending.log, _failure(ending.log, _DOUBTS) or ""
+    return ConverterRun(output, shorten(log), ending.seconds, warning_lines(log), placeholders, weights, doubt)
 
 
 def unsupported_ops(log: str) -> tuple[str, ...]:
@@ -157,17 +164,17 @@ def _check(
     if unsupported and not options.get("allowCustomOp"):
         ops = ", ".join(unsupported)
         raise ConverterError(f"MNN does not support: {ops}", file=source, log=ending.log, unsupported_ops=unsupported)
-    meaning = _failure(ending.log)
+    meaning = _failure(ending.log, _FAILURES)
     if meaning is not None:
         raise ConverterError(meaning, file=source, log=ending.log)
     if ending.code != 0:
         raise _broken_child(ending, source)
 
 
-def _failure(log: str) -> str | None:
+def _failure(log: str, known: Iterable[tuple[str, str]]) -> str | None:
     """What the first failure line of the log means, with the line itself."""
     for line in log.splitlines():
-        for text, meaning in _FAILURES:
+        for text, meaning in known:
             if text in line:
                 return f"{meaning}: {_CLOCK.sub('', line).strip()}"
     return None

@@ -6,18 +6,17 @@ it grows), wrong values by one conversion with inner tensors as outputs, compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from onnx import ValueInfoProto
+from onnx import TensorProto, ValueInfoProto
 
 from graphkit.compare import Tolerance, compare
 from graphkit.errors import GraphkitError, MnnError, NodeFault
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Node, make_info
-from graphkit.proof import Feeds
-from graphkit.runtime import Session
+from graphkit.proof import Evidence, Feeds
 
 MAX_EXPOSED = 400  # inner tensors made outputs at once; MNN's converter slows down with each
 
@@ -34,14 +33,14 @@ def nodes_of(graph: Graph, op_types: Iterable[str]) -> tuple[NodeFault, ...]:
 
 
 def failing_node(graph: Graph, works: Callable[[Model], bool], reason: str) -> tuple[NodeFault, ...]:
-    """The node with which the prefix of the graph begins to fail; empty when no prefix does.
+    """The node with which the prefix of the graph begins to fail; the outputs' nodes when no prefix does.
 
     `works` converts (and runs) a model and says whether that went well.
     """
     nodes = [node for node in graph.nodes if node.op_type != "Constant"]
     low, high = 0, len(nodes)  # the prefix of `low` nodes works, that of `high` nodes fails
     if high == 0 or works(prefix(graph, nodes)):
-        return ()  # it fails only as a whole: the reason has to do
+        return tuple(fault_at(graph, name, f"fails only as a whole: {reason}") for name in graph.outputs)
     while high - low > 1:
         middle = (low + high) // 2
         if works(prefix(graph, nodes[:middle])):
@@ -78,28 +77,37 @@ def with_outputs(graph: Graph, outputs: Iterable[str]) -> Model:
 
 
 def first_wrong(
-    graph: Graph, feeds: Feeds, run: Callable[[Model, Feeds], Mapping[str, Any]], tolerance: Tolerance
+    graph: Graph,
+    evidence: Evidence,
+    check: int,
+    wrong_outputs: Sequence[str],
+    run: Callable[[Model, Feeds], Mapping[str, Any]],
+    tolerance: Tolerance,
 ) -> tuple[NodeFault, ...]:
     """The first node, in order, whose value MNN gets wrong while all it depends on is right.
+
+    `check` is the number of the sample on which it differs in `wrong_outputs`, `run` converts and runs a model.
 
     Inner tensors are made outputs, so that MNN cannot fuse across them: a fault that exists only in the fused
     graph is then not seen, and the answer says so.
     """
     names = _exposable(graph)
+    sample = evidence.samples[check]
+    feeds = sample.feeds
     try:
-        with Session(graph.to_model(), outputs=names) as session:
+        with evidence.engine(graph.to_model(), outputs=names) as session:
             expected = session.run(feeds)
         exposed = with_outputs(Graph.of(_typed(graph, expected)), names)
         actual = run(exposed, feeds)
     except GraphkitError as error:
         reason = f"wrong, and the node cannot be told apart: {error.message}"
-        return tuple(_fault_of_output(graph, name, reason) for name in graph.outputs[:1])
-    comparison = compare(expected, actual, tolerance, squeeze=True)
+        return tuple(fault_at(graph, name, reason) for name in wrong_outputs)
+    comparison = compare(expected, actual, tolerance, squeeze=True, finite_only=sample.probe)
     wrong = {output.name: output.reason for output in comparison.outputs if not output.ok}
     first = next((name for name in names if name in wrong), None)
     if first is None:
         reason = "wrong only when MNN fuses it with its neighbours: with inner tensors exposed every node is right"
-        return tuple(_fault_of_output(graph, name, reason) for name in graph.outputs[:1])
+        return tuple(fault_at(graph, name, reason) for name in wrong_outputs)
     node = graph.producer(first)
     assert node is not None
     return (NodeFault(node.label, node.op, f"value '{first}': {wrong[first]}"),)
@@ -133,9 +141,23 @@ def _typed(graph: Graph, values: Mapping[str, Any]) -> Model:
     return model
 
 
-def _fault_of_output(graph: Graph, name: str, reason: str) -> NodeFault:
-    node = graph.producer(name)
-    return NodeFault(node.label if node else name, node.op if node else "output", reason)
+def fault_at(graph: Graph, name: str, reason: str) -> NodeFault:
+    """A fault of the node that makes a value, else of the first that reads it, else of the value itself."""
+    node = graph.producer(name) or next(iter(graph.consumers(name)), None)
+    return NodeFault(node.label, node.op, reason) if node else NodeFault(name, "value", reason)
 
 
-__all__ = ["MnnError", "failing_node", "first_wrong", "nodes_of", "prefix", "with_outputs"]
+def no_tensors(graph: Graph) -> tuple[NodeFault, ...]:
+    """Inputs and outputs that MNN cannot have: sequences, optionals, text."""
+    faults = []
+    for name in dict.fromkeys((*graph.inputs, *graph.outputs)):
+        info = graph.declared.get(name) or graph.output_infos.get(name)
+        kind = info.type.WhichOneof("value") if info is not None else None
+        text = kind == "tensor_type" and graph.dtype(name) == TensorProto.STRING
+        if text or kind not in (None, "tensor_type"):
+            what = "text" if text else f"a {str(kind).removesuffix('_type')}"
+            faults.append(fault_at(graph, name, f"'{name}' is {what}, and MNN has only tensors of numbers"))
+    return tuple(faults)
+
+
+__all__ = ["MnnError", "failing_node", "fault_at", "first_wrong", "no_tensors", "nodes_of", "prefix", "with_outputs"]

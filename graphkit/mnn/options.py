@@ -8,6 +8,7 @@ an unquantized model), so nothing reaches it that is not in this table. The name
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from graphkit.errors import UsageError
 Value = bool | int | float | str
 Kind = Literal["flag", "switch", "int", "float", "text", "path"]
 
+_INT_MAX = 2**31 - 1  # MNNConvert reads 32-bit integers
 FRAMEWORKS = ("ONNX", "TF", "TFLITE", "CAFFE", "MNN", "JSON")
 
 
@@ -66,8 +68,10 @@ class Option:
         except ValueError:
             number = float("nan")
         whole = self.kind == "int"
-        if isinstance(value, bool) or number != number or (whole and number != int(number)):
+        if isinstance(value, bool) or not math.isfinite(number) or (whole and number != int(number)):
             raise UsageError(f"--{self.name} takes {'a whole number' if whole else 'a number'}, not {value!r}")
+        if whole and abs(number) > _INT_MAX:
+            raise UsageError(f"--{self.name} {value} is out of range", hint=f"it goes up to {_INT_MAX}")
         below = self.low is not None and number < self.low
         if below or (self.high is not None and number > self.high):
             raise UsageError(f"--{self.name} {value} is out of range", hint=f"it goes from {self.range}")

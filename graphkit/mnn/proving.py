@@ -8,35 +8,38 @@ what the fast convolution adds is said, with the hint that avoids it. Source of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from graphkit.compare import Tolerance
 from graphkit.mnn import worker
-from graphkit.proof import Evidence, Feeds, Proof
+from graphkit.proof import Evidence, Proof
 
 FAST_CONVOLUTION = 1e-2  # of the largest value: what large tiles may add before we call it a fault
 
 
-def runner(
-    path: Path, *, memory: int = 0, exact: bool = False, timeout: float = 300.0
-) -> Callable[[Feeds], Mapping[str, Any]]:
-    """A function that runs the file on feeds; `exact` asks MNN for the smallest Winograd tiles."""
-    level = 0 if exact else None
-    return lambda feeds: worker.run(path, feeds, memory=memory, winograd=level, timeout=timeout).outputs
+def outputs(
+    evidence: Evidence, path: Path, *, memory: int = 0, exact: bool = False, timeout: float = 300.0
+) -> list[Mapping[str, Any]]:
+    """What MNN computes from each sample; `exact` asks for the smallest Winograd tiles. Raises as `worker.run_all`."""
+    feeds = [sample.feeds for sample in evidence.samples]
+    runs = worker.run_all(path, feeds, memory=memory, winograd=0 if exact else None, timeout=timeout)
+    return [run.outputs for run in runs]
 
 
 def judge(evidence: Evidence, path: Path, tolerance: Tolerance, *, memory: int = 0, timeout: float = 300.0) -> Proof:
-    """Judge a .mnn file against reference outputs; raises what `worker.run` raises.
+    """Judge a .mnn file against reference outputs; raises what `worker.run_all` raises.
 
     A file that is over the tolerance by default and within it with exact convolutions is equal, and the note says
     what the default costs, as long as that is less than FAST_CONVOLUTION.
     """
-    proof = evidence.judge(runner(path, memory=memory, timeout=timeout), tolerance, squeeze=True)
+    default = outputs(evidence, path, memory=memory, timeout=timeout)
+    proof = evidence.judge_outputs(default, tolerance, squeeze=True)
     if proof.ok or not proof.max_error <= FAST_CONVOLUTION:
         return proof
-    exact = evidence.judge(runner(path, memory=memory, exact=True, timeout=timeout), tolerance, squeeze=True)
+    small_tiles = outputs(evidence, path, memory=memory, exact=True, timeout=timeout)
+    exact = evidence.judge_outputs(small_tiles, tolerance, squeeze=True)
     if not exact.ok:
         return proof
     cost = (

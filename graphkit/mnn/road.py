@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from graphkit._scratch import scratch
 from graphkit._write import atomic
 from graphkit.compare import Tolerance
-from graphkit.errors import MnnError, NodeFault, OutputError, UsageError
+from graphkit.errors import GraphkitError, MnnError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
+from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
+from graphkit.runtime import Session
 
 Progress = Callable[[str], None]
 
@@ -92,8 +94,11 @@ def convert(
         return trip.foreign(Path(str(source)))
     model = source if isinstance(source, Model) else Model.load(source)
     _refuse_overwrite(model, trip.output)
+    faults = locate.no_tensors(Graph.of(model))
+    if faults:
+        raise MnnError("MNN cannot have this model's inputs and outputs", faults=faults, file=model.path)
     if passes is None:
-        evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, "not asked for")
+        evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, _NOT_ASKED)
         return trip.run(bound_model(model, bind), evidence, excuse, None)
     trip.progress("optimizing")
     result = optimize(
@@ -101,7 +106,24 @@ def convert(
         stop_after=stop_after, plugins=plugins, watch=watch, crash_dir=crash_dir,
     )  # fmt: skip
     trip.seconds["optimize"] = sum(record.seconds for record in result.report.records)
-    return trip.run(result.model, result.evidence, result.proof.note, result)
+    evidence, excuse = result.evidence, result.proof.note if verify != "none" else _NOT_ASKED
+    if evidence is None and verify != "none":
+        evidence = _second_best(result.model, inputs, seed, excuse)
+    # MNN takes no model without operators; one that the passes folded away altogether goes as it was.
+    made = result.model if result.model.proto.graph.node else bound_model(model, bind)
+    return trip.run(made, evidence, excuse, result)
+
+
+def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse: str) -> Evidence | None:
+    """What the optimized model computes, for an original that nothing runs; None when it does not run either."""
+    try:
+        evidence = Evidence.gather(model, inputs=inputs, seed=seed)
+    except GraphkitError:
+        return None
+    note = f"compared with the optimized model, the passes are not verified: {excuse}"
+    return Evidence(
+        evidence.samples, f"{evidence.note}; {note}".lstrip("; "), evidence.unstable, evidence.engine, evidence.seconds
+    )
 
 
 def _silent(step: str) -> None:
@@ -133,11 +155,21 @@ class _Trip:
         self.tolerance = tolerance or Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
         self.seconds: dict[str, float] = {}
 
+    @property
+    def search_timeout(self) -> float:
+        """Seconds for each of the many small steps that look for a node: a hang must not hang us for hours."""
+        return min(self.timeout, max(_SEARCH_SECONDS, 10 * sum(self.seconds.values())))
+
     def run(
         self, model: Model, evidence: Evidence | None, excuse: str, optimized: OptimizeResult | None
     ) -> ConvertResult:
-        """Hand an ONNX model over, prove the result, put it in place."""
-        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+        """Hand an ONNX model over, prove the result, put it in place.
+
+        Without evidence the excuse says why: _NOT_ASKED, or that nothing runs the original.
+        """
+        if not model.proto.graph.node:
+            raise self._constant(model)
+        with scratch("road") as name:
             folder = Path(name)
             source, made = folder / "model.onnx", folder / "model.mnn"
             model.save(source)
@@ -147,21 +179,26 @@ class _Trip:
             except ConverterError as error:
                 raise self._refused(model, error) from error
             self.seconds["convert"] = run.seconds
-            info = worker.info(made, timeout=self.timeout)
+            info = read_file_info(made)
             self._check_names(model, info.outputs)
             proof, failure = self._prove(model, made, evidence, excuse)
+            if failure is None and run.doubt and proof.kind != "equal":
+                failure = self._refused(model, ConverterError(run.doubt, log=run.log))
             if failure is None or self.keep:
                 self._place(made)
             if failure is not None:
                 raise failure
-        return ConvertResult(self.output, proof, info.ops, _size(self.output), self.seconds, run.warnings, optimized)
+        size = _size(self.output)
+        return ConvertResult(self.output, proof, info.op_total, size, self.seconds, run.warnings, optimized)
 
     def foreign(self, source: Path) -> ConvertResult:
         """Convert a model of another framework: it must load; there is nothing to compare it with."""
         self.progress("converting")
-        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+        with scratch("road") as name:
             made = Path(name) / "model.mnn"
             run = run_converter(source, made, self.options, timeout=self.timeout)
+            if run.doubt:
+                raise ConverterError(run.doubt, file=source, log=run.log)
             info = worker.info(made, timeout=self.timeout)
             self._place(made)
         note = f"there is no reference for {self.options.framework} models; MNN loads the result"
@@ -175,23 +212,70 @@ class _Trip:
         )
 
     def _prove(self, model: Model, made: Path, evidence: Evidence | None, excuse: str) -> tuple[Proof, MnnError | None]:
-        if evidence is None or evidence.worthless:
-            return Proof(note=excuse or (evidence.worthless if evidence else "")), None
+        """The proof, and the failure to raise when there is one."""
+        if evidence is None and excuse == _NOT_ASKED:
+            worker.info(made, timeout=self.timeout)
+            return Proof(note=excuse), None
+        if evidence is None:
+            return Proof(note=excuse), self._unproven(model, excuse)
         self.progress("verifying")
         start = time.perf_counter()
         try:
-            proof = proving.judge(evidence, made, self.tolerance, timeout=self.timeout)
+            # MNN hangs on some models; one that onnxruntime runs in no time does not get ten minutes.
+            limit = min(self.timeout, _PATIENCE + 200 * evidence.seconds * len(evidence.samples))
+            proof = proving.judge(evidence, made, self.tolerance, timeout=limit)
         except UsageError as error:
-            return Proof(note=str(error)), MnnError(str(error), file=model.path)
+            return Proof(note=str(error)), self._unfit(model, error)
         except MnnError as error:
             return Proof(note=str(error)), self._failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
-        return proof, None if proof.ok else self._wrong(model, evidence, proof)
+        if not proof.ok:
+            return proof, self._wrong(model, evidence, proof)
+        return proof, self._empty(model, evidence)
+
+    def _empty(self, model: Model, evidence: Evidence) -> MnnError | None:
+        """Outputs that never have an element: MNN computes them, and its own API fails to read them."""
+        graph = Graph.of(model)
+        # What is declared counts too: shapes chosen by an input's values are other ones with other values.
+        declared = {
+            name
+            for name, info in graph.output_infos.items()
+            for dim in info.type.tensor_type.shape.dim
+            if dim.HasField("dim_value") and dim.dim_value == 0
+        }
+        empty = [n for n in graph.outputs if n in declared or all(s.expected[n].size == 0 for s in evidence.samples)]
+        if not empty:
+            return None
+        reason = "has no elements, and MNN cannot hand over such a result"
+        faults = tuple(locate.fault_at(graph, name, f"output '{name}' {reason}") for name in empty)
+        return MnnError(f"output '{empty[0]}' {reason}", faults=faults, file=model.path)
+
+    def _unproven(self, model: Model, excuse: str) -> MnnError:
+        """MNN takes the model, and nothing tells whether what it computes is right."""
+        self.progress("looking for the node")
+        graph = Graph.of(model)
+        return MnnError(
+            "nothing tells whether MNN computes this model right", faults=locate.failing_node(graph, _loads, excuse),
+            file=model.path, hint="--verify none hands it over all the same",
+        )  # fmt: skip
+
+    def _unfit(self, model: Model, error: UsageError) -> MnnError:
+        """MNN's file wants an input that the model does not have, or values that MNN cannot take."""
+        graph = Graph.of(model)
+        name = error.tensor or next(iter(graph.inputs), "")
+        return MnnError(error.message, faults=(locate.fault_at(graph, name, error.message),), file=model.path)
+
+    def _constant(self, model: Model) -> MnnError:
+        graph = Graph.of(model)
+        reason = "it is a constant or an input; MNN needs an operator that computes it"
+        faults = tuple(locate.fault_at(graph, name, f"output '{name}': {reason}") for name in graph.outputs)
+        return MnnError("the model computes nothing that MNN could run", faults=faults, file=model.path)
 
     def _check_names(self, model: Model, outputs: Sequence[str]) -> None:
         missing = [info.name for info in model.proto.graph.output if info.name not in outputs]
         if missing:
-            faults = tuple(NodeFault(name, "output", "MNN's file does not have it") for name in missing)
+            graph = Graph.of(model)
+            faults = tuple(locate.fault_at(graph, name, f"MNN's file has no output '{name}'") for name in missing)
             raise MnnError("MNN's converter lost outputs of the model", faults=faults, file=model.path)
 
     def _refused(self, model: Model, error: ConverterError) -> MnnError:
@@ -209,48 +293,49 @@ class _Trip:
 
     def _converts(self, model: Model) -> bool:
         """True when MNN's converter takes a model."""
-        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+        with scratch("road") as name:
             source = Path(name) / "model.onnx"
             model.save(source)
             try:
-                run_converter(source, source.with_suffix(".mnn"), self.options, timeout=self.timeout)
+                run = run_converter(source, source.with_suffix(".mnn"), self.options, timeout=self.search_timeout)
             except ConverterError:
                 return False
-        return True
+        return not run.doubt
 
     def _failed(self, model: Model, evidence: Evidence, error: MnnError) -> MnnError:
         """MNN converted the model and cannot run it."""
         self.progress("looking for the node")
         graph = Graph.of(model)
-        faults = locate.failing_node(graph, lambda part: self._runs(part, evidence), error.message)
+        feeds = evidence.samples[error.sample if isinstance(error, worker.RunError) else 0].feeds
+        faults = locate.failing_node(graph, lambda part: self._runs(part, feeds), error.message)
         return MnnError(
             f"MNN converted the model but cannot run it: {error.message}", faults=faults, log=error.log,
             file=model.path, hint=_advice(graph),
         )  # fmt: skip
 
-    def _runs(self, model: Model, evidence: Evidence) -> bool:
-        """True when MNN converts a model and runs it on the first sample."""
+    def _runs(self, model: Model, feeds: Feeds) -> bool:
+        """True when MNN converts a model and runs it."""
         try:
-            self._outputs(model, evidence.samples[0].feeds)
+            self._outputs(model, feeds)
         except (MnnError, UsageError):
             return False
         return True
 
     def _outputs(self, model: Model, feeds: Feeds) -> Mapping[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="graphkit-road-") as name:
+        with scratch("road") as name:
             source = Path(name) / "model.onnx"
             model.save(source)
             made = source.with_suffix(".mnn")
-            run_converter(source, made, self.options, timeout=self.timeout)
-            return worker.run(made, feeds, timeout=self.timeout).outputs
+            run_converter(source, made, self.options, timeout=self.search_timeout)
+            return worker.run(made, feeds, timeout=self.search_timeout).outputs
 
     def _wrong(self, model: Model, evidence: Evidence, proof: Proof) -> MnnError:
         """MNN computes something else: name the first node whose value is wrong."""
         self.progress("looking for the node")
         graph = Graph.of(model)
         bad = next(i for i, check in enumerate(proof.checks) if not check.comparison.ok)
-        feeds = evidence.samples[bad].feeds
-        faults = locate.first_wrong(graph, feeds, self._outputs, self.tolerance)
+        wrong = [output.name for output in proof.checks[bad].comparison.outputs if not output.ok]
+        faults = locate.first_wrong(graph, evidence, bad, wrong, self._outputs, self.tolerance)
         kept = f"; kept as {self.output}" if self.keep else ""
         return MnnError(
             f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_advice(graph)
@@ -268,6 +353,18 @@ class _Trip:
                     shutil.copyfileobj(data, file, 1 << 24)
 
 
+def _loads(model: Model) -> bool:
+    """True when onnxruntime accepts a model."""
+    try:
+        Session(model).close()
+    except GraphkitError:
+        return False
+    return True
+
+
+_PATIENCE = 30.0  # seconds that a run of the smallest model may take on a busy machine
+_SEARCH_SECONDS = 20.0
+_NOT_ASKED = "not asked for"
 _REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
 
 

@@ -8,7 +8,6 @@ uint8 or int8.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from graphkit._scratch import scratch
 from graphkit.errors import MnnError, UsageError
 from graphkit.mnn.fileinfo import FileInfo, FileInput, read_file_info
 from graphkit.mnn.process import Ending, run_child, shorten
@@ -64,16 +64,24 @@ class MnnInfo:
 class RunError(MnnError):
     """MNN could not load or run a model.
 
-    `signal` and `timed_out` tell how it ended; `mnn_op` is the MNN operator whose shape it could not
-    compute, when it said so (named after the first ONNX tensor the operator stands for).
+    `signal` and `timed_out` tell how it ended, `sample` at which of the samples; `mnn_op` is the MNN operator
+    whose shape it could not compute, when it said so (named after the first ONNX tensor the operator stands for).
     """
 
     def __init__(
-        self, message: str, *, file: object, log: str = "", signal: str | None = None, timed_out: bool = False
+        self,
+        message: str,
+        *,
+        file: object,
+        log: str = "",
+        signal: str | None = None,
+        timed_out: bool = False,
+        sample: int = 0,
     ) -> None:
         super().__init__(message, file=file, log=shorten(log))
         self.signal = signal
         self.timed_out = timed_out
+        self.sample = sample
         found = _SHAPE_ERROR.search(log)
         self.mnn_op = found.group(1) if found else None
 
@@ -91,36 +99,66 @@ def run(
 ) -> MnnRun:
     """Run a .mnn file once on named inputs and return its outputs by name.
 
+    As `run_all` with one sample.
+    """
+    return run_all(
+        mnn_path, [feeds], outputs, memory=memory, precision=precision, threads=threads, winograd=winograd,
+        timeout=timeout,
+    )[0]  # fmt: skip
+
+
+def run_all(
+    mnn_path: Path | str,
+    samples: Sequence[Mapping[str, Array]],
+    outputs: Sequence[str] | None = None,
+    *,
+    memory: int = 0,
+    precision: Precision = "high",
+    threads: int = 2,
+    winograd: int | None = None,
+    timeout: float = 300.0,
+) -> list[MnnRun]:
+    """Run a .mnn file on each sample, all in one child, loaded anew for each; the outputs by name.
+
     Feeds may be of the source model's types: int64, int16, uint32 … go in as int32 (values must fit), bool
     as int32, float16, bfloat16 and float64 as float32. `outputs` are tensor names, default the model's own.
     memory: 0 normal, 1 high, 2 low (weights stay quantized). winograd: MNN's WINOGRAD_MEMORY_LEVEL, 0 (small
-    tiles, exact) to 3 (its default, large tiles, fast). Raises ModelError for a file that is no MNN
-    model, UsageError for wrong input names or values, RunError when MNN refuses, crashes, hangs, or
-    returns not all outputs.
+    tiles, exact) to 3 (its default, large tiles, fast). timeout: seconds for all of them. Raises ModelError for
+    a file that is no MNN model, UsageError for wrong input names or values, OutputError when the temporary
+    folder cannot be written, RunError when MNN refuses, crashes, hangs, or returns not all outputs.
     """
     path = Path(mnn_path)
     file = read_file_info(path)
     wanted = list(outputs if outputs is not None else file.outputs)
-    arrays = _prepare(file, feeds, path)
+    arrays = [_prepare(file, feeds, path) for feeds in samples]
     request = {
         "task": "run",
         "model": str(path.absolute()),
-        "inputs": list(arrays),
+        "inputs": [spec.name for spec in file.inputs],
         "outputs": wanted,
+        "samples": len(arrays),
         "memory": memory,
         "precision": PRECISIONS[precision],
         "threads": threads,
         "winograd": winograd,
     }
-    with tempfile.TemporaryDirectory(prefix="graphkit-run-") as name:
+    with scratch("run") as name:
         folder = Path(name)
-        numbered: dict[str, Any] = {f"i{k}": array for k, array in enumerate(arrays.values())}
-        np.savez(folder / "inputs.npz", **numbered)
+        for number, sample in enumerate(arrays):
+            numbered: dict[str, Any] = {f"i{k}": array for k, array in enumerate(sample.values())}
+            np.savez(folder / f"inputs-{number}.npz", **numbered)
         ending = run_child(request, folder, timeout)
-        _check(ending, path, timeout)
-        with np.load(folder / "outputs.npz", allow_pickle=False) as stored:
-            results = {name: stored[f"o{k}"] for k, name in enumerate(wanted)}
-    return MnnRun(results, float(ending.result["seconds"]), shorten(ending.log))
+        _check(ending, path, timeout, len(list(folder.glob("outputs-*.npz"))))
+        log = shorten(ending.log)
+        return [
+            MnnRun(_results(folder / f"outputs-{number}.npz", wanted), float(seconds), log)
+            for number, seconds in enumerate(ending.result["seconds"])
+        ]
+
+
+def _results(file: Path, wanted: Sequence[str]) -> dict[str, Array]:
+    with np.load(file, allow_pickle=False) as stored:
+        return {name: stored[f"o{k}"] for k, name in enumerate(wanted)}
 
 
 def info(mnn_path: Path | str, *, timeout: float = 300.0) -> MnnInfo:
@@ -136,7 +174,7 @@ def info(mnn_path: Path | str, *, timeout: float = 300.0) -> MnnInfo:
         "inputs": [spec.name for spec in file.inputs],
         "outputs": list(file.outputs),
     }
-    with tempfile.TemporaryDirectory(prefix="graphkit-info-") as name:
+    with scratch("info") as name:
         _check(run_child(request, Path(name), timeout), path, timeout)
     return MnnInfo(file.inputs, file.outputs, file.op_counts, file.version)
 
@@ -152,7 +190,9 @@ def to_mnn(array: Array, dtype: str, name: str) -> Array:
     result = np.ascontiguousarray(source.astype(target)).reshape(source.shape)
     to_float = target == "float32" and source.dtype.kind not in "iub"
     if not to_float and not np.array_equal(result.astype(np.float64), source.astype(np.float64)):
-        raise UsageError(f"input '{name}': MNN takes {target} here, and some {source.dtype} values do not fit")
+        raise UsageError(
+            f"input '{name}': MNN takes {target} here, and some {source.dtype} values do not fit", tensor=name
+        )
     return result
 
 
@@ -164,20 +204,25 @@ def _prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str
     missing = [spec.name for spec in file.inputs if spec.name not in feeds]
     if missing:
         known = ", ".join(f"'{name}'" for name in feeds) or "none"
-        raise UsageError(f"no value for input '{missing[0]}' of the MNN model", file=path, hint=f"given: {known}")
+        raise UsageError(
+            f"no value for input '{missing[0]}' of the MNN model", file=path, tensor=missing[0], hint=f"given: {known}"
+        )
     return {spec.name: to_mnn(feeds[spec.name], spec.dtype, spec.name) for spec in file.inputs}
 
 
-def _check(ending: Ending, path: Path, timeout: float) -> None:
-    """Raise RunError unless the child did its task."""
+def _check(ending: Ending, path: Path, timeout: float, sample: int = 0) -> None:
+    """Raise RunError unless the child did its task; `sample` is the one it was at."""
     if ending.timed_out:
-        raise RunError(f"MNN did not finish within {timeout:g} s", file=path, log=ending.log, timed_out=True)
+        raise RunError(
+            f"MNN did not finish within {timeout:g} s", file=path, log=ending.log, timed_out=True, sample=sample
+        )
     if ending.signal is not None:
         raise RunError(
             f"MNN crashed running the model ({ending.signal})",
             file=path,
             log=ending.log,
             signal=ending.signal,
+            sample=sample,
         )
     reason = ending.result.get("error")
     if reason is None and ending.code == 0 and ending.result:
@@ -188,7 +233,8 @@ def _check(ending: Ending, path: Path, timeout: float) -> None:
     if reason is None:
         reason = f"MNN's child ended with status {ending.code}: {lines[-1]}"
     detail = _telling_line(lines)
-    raise RunError(f"{reason}{f' (MNN says: {detail})' if detail else ''}", file=path, log=ending.log)
+    told = f" (MNN says: {detail})" if detail and detail not in reason else ""
+    raise RunError(f"{reason}{told}", file=path, log=ending.log, sample=sample)
 
 
 def _telling_line(lines: Sequence[str]) -> str:

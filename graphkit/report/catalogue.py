@@ -8,12 +8,12 @@ import types
 import typing
 from typing import Any, Literal, get_args, get_origin
 
-from rich.table import Table
 from rich.text import Text
 
 from graphkit.options import free_field, option_fields
 from graphkit.registry import PRESETS, PassInfo, Registry
 from graphkit.report.console import Report
+from graphkit.report.table import Column, Grid
 from graphkit.report.text import clean
 
 
@@ -25,13 +25,10 @@ def listing(registry: Registry) -> dict[str, Any]:
 
 def show_listing(report: Report, data: dict[str, Any]) -> None:
     """Print the list of passes, then the presets."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("pass", no_wrap=True)
-    table.add_column("does", overflow="fold")
-    table.add_column("from", overflow="fold")
+    table = Grid(Column("pass"), Column("does", wrap=True), Column("from", spare=1))
     for item in data["passes"]:
         style = "red" if item["summary"].startswith("broken: ") else None
-        table.add_row(*(Text(clean(item[key])) for key in ("name", "summary", "source")), style=style)
+        table.add(item["name"], item["summary"], item["source"], style=style)
     report.table(table)
     report.say()
     for name, pipeline in data["presets"].items():
@@ -69,11 +66,10 @@ def show_document(report: Report, data: dict[str, Any]) -> None:
         report.say(clean(data["description"]))
         report.say()
     if data["options"]:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for title in ("option", "type", "default", "help"):
-            table.add_column(title, overflow="fold", no_wrap=title == "option")
+        wrapped = (Column("type", wrap=True), Column("default", wrap=True), Column("help", wrap=True))
+        table = Grid(Column("option"), *wrapped)
         for item in data["options"]:
-            table.add_row(*(Text(clean(str(item[key]))) for key in ("name", "type", "default", "help")))
+            table.add(*(str(item[key]) for key in ("name", "type", "default", "help")))
         report.table(table)
     else:
         report.say("no options")

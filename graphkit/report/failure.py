@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from graphkit.errors import GraphkitError, MnnError
-from graphkit.report.console import Report
-from graphkit.report.text import clean
+from graphkit.errors import GraphkitError, MnnError, OutputError
+from graphkit.report.console import Report, StreamError
+from graphkit.report.text import clean, listing
 from graphkit.version import __version__
 
 _MAX_FAULTS = 20
@@ -30,10 +31,12 @@ class InternalError(GraphkitError):
 def show(report: Report, error: GraphkitError) -> int:
     """Print an error, as JSON too when that was asked for; returns its exit code."""
     lines = [f"{_red('error:')} {clean(str(error))}", *_details(error, report.verbose)]
+    if isinstance(error, OutputError | StreamError):
+        lines[0] += f"; {_left(report)}"
     if error.hint:
         lines.append(f"help: {clean(error.hint)}")
     _print(lines)
-    report.emit(to_dict(error))
+    _emit(report, to_dict(error, report))
     return error.exit_code
 
 
@@ -42,26 +45,38 @@ def complain(report: Report, message: str) -> None:
     _print([f"{_red('error:')} {clean(message)}"])
 
 
-def show_interrupt(report: Report, code: int) -> None:
-    """Print what Ctrl-C left behind."""
-    done = ", ".join(map(str, report.written))
-    message = f"interrupted; {done} was written before" if done else "interrupted; nothing was written"
-    _print([message])
-    report.emit({"error": message, "exit_code": code, "hint": None, "faults": []})
+def show_stop(report: Report, word: str, code: int) -> None:
+    """Print what a signal left behind; `word` says which: interrupted, terminated, hung up."""
+    error = GraphkitError(f"{word}; {_left(report)}")
+    _print([str(error)])
+    _emit(report, {**to_dict(error, report), "exit_code": code})
 
 
-def to_dict(error: GraphkitError) -> dict[str, Any]:
+def _left(report: Report) -> str:
+    done = [clean(str(path)) for path in report.written]
+    return f"{listing(done)} {'was' if len(done) == 1 else 'were'} written before" if done else "nothing was written"
+
+
+def _emit(report: Report, data: dict[str, Any]) -> None:
+    with suppress(StreamError, BrokenPipeError):  # the message on stderr and the exit code still tell
+        report.emit(data)
+
+
+def to_dict(error: GraphkitError, report: Report) -> dict[str, Any]:
     """An error in JSON's types."""
     faults = error.faults if isinstance(error, MnnError) else ()
     return {
-        "error": str(error),
+        "command": report.command,
         "exit_code": error.exit_code,
+        "ok": False,
+        "error": str(error),
         "hint": error.hint,
         "faults": [vars(fault) for fault in faults],
         "file": error.file,
         "node": error.node,
         "tensor": error.tensor,
         "reproducer": getattr(error, "reproducer", None),
+        "written": [str(path) for path in report.written],
     }
 
 
@@ -108,7 +123,7 @@ def _print(lines: list[str]) -> None:
     try:
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
-    except BrokenPipeError:  # nobody listens; the exit code still tells
+    except OSError:  # nobody listens; the exit code still tells
         return
 
 

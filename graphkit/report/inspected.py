@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from graphkit.report import text
 from graphkit.report.console import Report
+from graphkit.report.table import Column, Grid
 
 _OPS = 20  # operators listed without -v
 _VALUES = 12  # inputs or outputs listed without -v
@@ -51,47 +51,39 @@ def _headline(data: Mapping[str, Any]) -> Text:
     return Text.assemble((text.clean(data["file"]), "bold"), f"  {text.clean(rest)}  {facts}")
 
 
-def _values(report: Report, data: Mapping[str, Any]) -> Table:
-    table = _grid("", "name", "dtype", "shape")
+def _values(report: Report, data: Mapping[str, Any]) -> Grid:
+    table = Grid(Column(""), Column("name"), Column("dtype", spare=1), Column("shape"))
     for kind, items in (("input", data["inputs"]), ("output", data["outputs"])):
         shown: Sequence[Mapping[str, Any]] = items if report.verbose else items[:_VALUES]
         for item in shown:
             dims = text.shape(item["shape"]) if "shape" in item else ""
             layout = f"  {item['layout']}" if "layout" in item else ""
-            _add(table, [kind, item["name"], item.get("dtype", ""), dims + layout])
+            table.add(kind, item["name"], item.get("dtype", ""), dims + layout)
         if len(shown) < len(items):
-            _add(table, ["", f"… {len(items) - len(shown)} more (-v shows all)", "", ""])
+            table.add("", f"… {len(items) - len(shown)} more (-v shows all)", "", "")
     return table
 
 
-def _counts(title: str, noun: str, counts: Mapping[str, int], total: int, limit: int | None) -> Table:
+def _counts(title: str, noun: str, counts: Mapping[str, int], total: int, limit: int | None) -> Grid:
     table = _grid(title, noun)
     items = list(counts.items())
     for name, number in items[:limit]:
-        _add(table, [name, f"{number:,}"])
+        table.add(name, f"{number:,}")
     if limit is not None and len(items) > limit:
         rest = sum(number for _, number in items[limit:])
-        _add(table, [f"… {len(items) - limit} more kinds (-v shows all)", f"{rest:,}"])
-    _add(table, ["all", f"{total:,}"])
+        table.add(f"… {len(items) - limit} more kinds (-v shows all)", f"{rest:,}")
+    table.add("all", f"{total:,}")
     return table
 
 
-def _weights(weights: Mapping[str, Any]) -> Table:
+def _weights(weights: Mapping[str, Any]) -> Grid:
     table = _grid("weights", "tensors", "bytes")
     for title, groups in (("", weights["by_dtype"]), ("read by ", weights["by_operator"])):
         for name, group in groups.items():
-            _add(table, [title + name, f"{group['tensors']:,}", text.size(group["bytes"])])
-    _add(table, ["all", f"{weights['tensors']:,}", text.size(weights["bytes"])])
+            table.add(title + name, f"{group['tensors']:,}", text.size(group["bytes"]))
+    table.add("all", f"{weights['tensors']:,}", text.size(weights["bytes"]))
     return table
 
 
-def _grid(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        right = title in ("nodes", "tensors", "bytes")
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _add(table: Table, cells: Iterable[str]) -> None:
-    table.add_row(*(Text(text.clean(cell)) for cell in cells))
+def _grid(*titles: str) -> Grid:
+    return Grid(*(Column(title, right=title in ("nodes", "tensors", "bytes")) for title in titles))

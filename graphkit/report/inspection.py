@@ -21,7 +21,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():
         raise ModelError("is a directory, not a model file", file=path, hint="name the model file inside it")
-    return _mnn(path) if path.suffix == ".mnn" else _onnx(path)
+    return _mnn(path) if path.suffix.lower() == ".mnn" else _onnx(path)
 
 
 def _mnn(path: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _mnn(path: Path) -> dict[str, Any]:
         "nodes": info.op_total,
         "ops": info.op_counts,
         "subgraphs": {name: len(ops) for name, ops in info.subgraphs.items()},
-        "external": [_external(weights)] if weights.is_file() else [],
+        "external": [_external(weights, path)] if weights.is_file() else [],
     }
 
 
@@ -72,13 +72,14 @@ def _onnx(path: Path) -> dict[str, Any]:
         "ops": dict(Counter(_op(node) for node in nodes).most_common()),
         "functions": [f"{item.domain}::{item.name}" for item in proto.functions],
         "weights": _weights(model, nodes),
-        "external": [_external(file) for file in model.store.files()[1:]],
+        "external": [_external(file, path) for file in model.store.files()[1:]],
         "metadata": {item.key: item.value for item in proto.metadata_props},
     }
 
 
-def _external(path: Path) -> dict[str, Any]:
-    return {"file": path.name, "bytes": path.stat().st_size}
+def _external(file: Path, model: Path) -> dict[str, Any]:
+    """A data file by its place beside the model, as the model names it."""
+    return {"file": os.path.relpath(file.absolute(), model.absolute().parent), "bytes": file.stat().st_size}
 
 
 def _op(node: NodeProto) -> str:

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from graphkit.report import text
 from graphkit.report.console import Report
+from graphkit.report.table import Column, Grid
 
 if TYPE_CHECKING:
+    from graphkit.compare import OutputComparison
     from graphkit.manager import PassRecord, RunReport
     from graphkit.model import Model
     from graphkit.optimizer import OptimizeResult
@@ -60,33 +61,25 @@ def show_run(report: Report, run: RunReport) -> None:
     _show_misses(report, records)
 
 
-def _table(records: Iterable[PassRecord]) -> Table:
+def _table(records: Iterable[PassRecord]) -> Grid:
     records = list(records)
     judged = any(record.max_error is not None for record in records)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("pass", no_wrap=True)
-    table.add_column("rewrites", justify="right", no_wrap=True)
-    table.add_column("nodes", justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    if judged:
-        table.add_column("max error", no_wrap=True)
+    numbers = (Column("rewrites", right=True), Column("nodes", right=True), Column("time", right=True, spare=1))
+    table = Grid(Column("pass"), *numbers, *([Column("relative error")] if judged else []))
     for record in records:
-        table.add_row(*_row(record, judged), style="red" if record.status == "rolled back" else None)
+        table.add(*_row(record, judged), style="red" if record.status == "rolled back" else None)
     return table
 
 
-def _row(record: PassRecord, judged: bool) -> list[Text]:
-    name = text.clean(record.name)
+def _row(record: PassRecord, judged: bool) -> list[str]:
+    name = record.name
     time = text.seconds(record.seconds)
     last = [text.error(record.max_error)] if judged else []
     if record.status == "unchanged":
-        cells = [name, "–", "nothing to do", time, *last]
-    elif record.status == "rolled back":
-        cells = [name, str(record.rewrites), "rolled back", time, *last]
-    else:
-        change = f"{record.nodes_before} → {record.nodes_after}"
-        cells = [name, str(record.rewrites), change, time, *last]
-    return [Text(cell) for cell in cells]
+        return [name, "–", "nothing to do", time, *last]
+    if record.status == "rolled back":
+        return [name, str(record.rewrites), "rolled back", time, *last]
+    return [name, str(record.rewrites), f"{record.nodes_before} → {record.nodes_after}", time, *last]
 
 
 def rollback(record: PassRecord) -> str:
@@ -129,16 +122,19 @@ def proof_line(proof: Proof) -> Text:
     from graphkit.proof import shape_text
 
     shapes = list(dict.fromkeys(text.clean(shape_text(check.shapes)) for check in proof.checks))
-    worst = max(
-        (check.comparison.worst for check in proof.checks if check.comparison.worst),
-        key=lambda output: output.max_error,
-        default=None,
-    )
+    worst = _worst(proof)
     line = f"outputs equal at {text.listing(shapes, _SHAPES)}"
     if worst is not None:
         scale = f" of {worst.max_ref:.2g}" if math.isfinite(worst.max_ref) else ""
         line += f" (max error {text.error(worst.max_abs)}{scale})"
     return Text(line, style="green")
+
+
+def _worst(proof: Proof) -> OutputComparison | None:
+    """The output and sample with the largest relative error, the one that tables and JSON give."""
+    outputs = (output for check in proof.checks for output in check.comparison.outputs)
+    known = [output for output in outputs if not math.isnan(output.max_error)]
+    return max(known, key=lambda output: output.max_error, default=None)
 
 
 def show_optimized(report: Report, model: Model, result: OptimizeResult, saved: tuple[str, int] | None) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from graphkit.report import text
 from graphkit.report.console import Report
 from graphkit.report.run import proof_line
+from graphkit.report.table import Column, Grid
 
 if TYPE_CHECKING:
     from graphkit.compare import OutputComparison
@@ -19,25 +21,52 @@ if TYPE_CHECKING:
 _ROWS = 30  # rows shown without -v; those that differ come first
 
 
-def show_verdict(report: Report, result: VerifyResult) -> None:
-    """Print the comparison of a candidate with a reference; a failure is summed up by `failed_check`."""
-    from graphkit.proof import shape_text
+@dataclass
+class _Row:
+    """An output at some input shapes: the worst of its samples, and how many there are."""
 
-    rows = [(shape_text(check.shapes), output) for check in result.proof.checks for output in check.comparison.outputs]
-    if rows and len(rows) > _ROWS and not report.verbose:
-        rows.sort(key=lambda row: row[1].ok)
-    shown = rows if report.verbose else rows[:_ROWS]
+    shapes: str
+    worst: OutputComparison
+    samples: int = 1
+
+
+def show_verdict(report: Report, result: VerifyResult) -> None:
+    """Print the comparison of a candidate with a reference; a failure is summed up by `failed_check`.
+
+    Samples of the same shapes share a row, the worst of them; with -v each has its own.
+    """
+    rows = _rows(result.proof, report.verbose)
+    shown = rows
+    if len(rows) > _ROWS and not report.verbose:
+        shown = sorted(rows, key=lambda row: row.worst.ok)[:_ROWS]
     if shown:
         report.table(_table(shown))
     if len(shown) < len(rows):
         report.say(f"… {text.count(len(rows) - len(shown), 'more row')} (-v shows all)")
-    for _, output in shown:
-        if output.note:
-            report.say(f"note: '{text.clean(output.name)}': {text.clean(output.note)}")
+    for note in dict.fromkeys((row.worst.name, row.worst.note) for row in shown if row.worst.note):
+        report.say("note: '{}': {}".format(*map(text.clean, note)))
     if result.proof.note and result.proof.kind != "none":
         report.say(f"note: {text.clean(result.proof.note)}")
     if result.ok:
         report.say(_last_line(result))
+
+
+def _rows(proof: Proof, each: bool) -> list[_Row]:
+    from graphkit.proof import shape_text
+
+    rows: dict[object, _Row] = {}
+    for number, check in enumerate(proof.checks):
+        shapes = shape_text(check.shapes)
+        for output in check.comparison.outputs:
+            key = (number if each else shapes, output.name)
+            row = rows.setdefault(key, _Row(shapes, output, 0))
+            row.samples += 1
+            row.worst = max(row.worst, output, key=_badness)
+    return list(rows.values())
+
+
+def _badness(output: OutputComparison) -> tuple[bool, float]:
+    return not output.ok, math.inf if math.isnan(output.max_error) else output.max_error
 
 
 def _last_line(result: VerifyResult) -> Text:
@@ -54,18 +83,25 @@ def failed_check(proof: Proof) -> str:
     return f"the outputs differ: {proof.reason}"
 
 
-def _table(rows: list[tuple[str, OutputComparison]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("inputs", "output", "shape"):
-        table.add_column(title, overflow="fold")
-    for title in ("max error", "rel L2", "cosine"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("verdict", overflow="fold")
-    for shapes, output in rows:
-        verdict = "equal" if output.ok else text.clean(output.reason)
+def _table(rows: list[_Row]) -> Grid:
+    several = any(row.samples > 1 for row in rows)
+    table = Grid(
+        Column("inputs", spare=1),
+        *([Column("samples", right=True, spare=5)] if several else []),
+        Column("output"),
+        Column("shape", spare=3),
+        Column("relative error"),
+        Column("rel L2", spare=4),
+        Column("cosine", spare=2),
+        Column("verdict", wrap=True),
+    )
+    for row in rows:
+        output = row.worst
+        verdict = "equal" if output.ok else output.reason
         dims = output.shape if output.shape is not None else output.expected_shape
-        cells = [text.clean(shapes), text.clean(output.name), text.shape(dims), *_numbers(output), verdict]
-        table.add_row(*map(Text, cells), style=None if output.ok else "red")
+        number = [str(row.samples)] if several else []
+        cells = [row.shapes, *number, output.name, text.shape(dims), *_numbers(output), verdict]
+        table.add(*cells, style=None if output.ok else "red")
     return table
 
 

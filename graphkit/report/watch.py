@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,14 @@ from graphkit.report import text
 from graphkit.report.console import Report, Step
 
 if TYPE_CHECKING:
+    from onnx import TensorProto
+
     from graphkit.graph import Graph
     from graphkit.manager import PassRecord, Stage
+
+
+_ELEMENTS = 16  # of a tensor that is printed with its values
+_ELIDED = "graphkit elided"  # the printer shows a place instead of values; it cannot leave both out
 
 
 class Watch:
@@ -26,16 +33,30 @@ class Watch:
         """Take note of what a pass did."""
         self.step(f"optimizing  {record.name} done, {text.count(record.nodes_after, 'node')}")
         if record.name in self.print_after:
-            self.report.err.print(f"-- after {record.text} --", soft_wrap=True)
-            self.report.err.print(graph_text(graph), soft_wrap=True)
+            self.report.aside(f"-- after {record.text} --")
+            self.report.aside(graph_text(graph))
 
 
 def graph_text(graph: Graph) -> str:
-    """The graph in ONNX's text form; values of large weights are left out."""
+    """The graph in ONNX's text form; values of tensors with more than 16 elements are left out."""
     import onnx
 
-    lines = onnx.printer.to_text(graph.to_model().proto).splitlines()
+    from graphkit.model import tensors
+
+    proto = graph.to_model().proto  # a copy: what is taken out of it is missing nowhere else
+    for tensor in tensors(proto):
+        if math.prod(tensor.dims) > _ELEMENTS:
+            _elide(tensor)
+    shown = onnx.printer.to_text(proto).replace(f'["location": "{_ELIDED}"]', "{…}")
+    lines = shown.splitlines()
     return "\n".join(text.clean(line) for line in lines)
+
+
+def _elide(tensor: TensorProto) -> None:
+    kept = type(tensor)(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    kept.data_location = kept.EXTERNAL
+    kept.external_data.add(key="location", value=_ELIDED)
+    tensor.CopyFrom(kept)
 
 
 def check_names(names: Iterable[str], stages: Iterable[Stage]) -> None:

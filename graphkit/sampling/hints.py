@@ -7,8 +7,9 @@ fixes the number of channels.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph import Graph
@@ -23,6 +24,24 @@ _MOVES: dict[str, tuple[int, ...] | None] = {
     "Concat": None,
 }
 _ELEMENTWISE = ("Cast", "Identity", "Add", "Sub", "Mul", "Div", "Pad", "Relu", "Neg", "Sqrt", "Clip", "Pow")
+# Operators that calculate with all their inputs, and those that do so with input 0 only (others say where or how).
+_COMPUTING = frozenset(
+    (
+        "Abs", "Add", "And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil",
+        "Clip", "Concat", "Cos", "Div", "Equal", "Exp", "Floor", "Gemm", "Greater", "GreaterOrEqual", "Identity",
+        "Less", "LessOrEqual", "MatMul", "MatMulInteger", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "Or",
+        "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub", "Sum", "Tanh", "Where", "Xor",
+    )
+)  # fmt: skip
+_COMPUTING_FIRST = frozenset(
+    (
+        "ArgMax", "ArgMin", "CumSum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Pad", "ReduceL1",
+        "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+        "ReduceSum", "ReduceSumSquare", "Reshape", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "Split",
+        "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
+    )
+)  # fmt: skip
+_WRAPPING = ("GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter")
 _LIMIT = 4000  # visited uses; the hints are heuristics and must stay cheap
 
 
@@ -32,13 +51,19 @@ class Hints:
 
     bounds: (size, offset): value + offset must be below size, where size may be a symbolic dimension;
     constants: scalars it is compared with by Equal; flipped: read as `1 - x` or by a logical operator;
-    sizes: dimensions that a weight fixes, by axis (negative from the end).
+    sizes: dimensions that a weight fixes, by axis (negative from the end); divisor: something is divided by it;
+    scales: factors of a Resize; computed: only calculated with, never an index, a size or a position; wraps: an
+    index as it is and may be negative, counted from the end (a Gather's may be too, but no tokens and labels are).
     """
 
     bounds: tuple[tuple[Dim, int], ...] = ()
     constants: tuple[float, ...] = ()
     flipped: bool = False
     sizes: tuple[tuple[int, int], ...] = ()
+    divisor: bool = False
+    scales: bool = False
+    computed: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,13 +78,19 @@ def hints_for(graph: Graph, name: str) -> Hints:
     """Look at all uses of a graph input, in subgraphs too."""
     bounds: dict[tuple[Dim, int], None] = {}
     constants: dict[float, None] = {}
-    flipped = False
+    flipped = divisor = scales = wraps = False
     for use in _uses_of(graph, name):
+        op, index = use.node.op_type, use.index
+        divisor |= op in ("Div", "Mod") and index == 1
+        scales |= (op == "Resize" and index == 2) or (op == "Upsample" and index == 1)
+        wraps |= op in _WRAPPING and index == 1 and use.node.inputs[1] == name
         bounds.update(dict.fromkeys((size, use.offset) for size in _table_sizes(use)))
         if use.node.op_type == "Equal":
             constants.update(dict.fromkeys(_other_scalar(use)))
         flipped |= _is_flip(use)
-    return Hints(tuple(bounds), tuple(constants), flipped, tuple(_fixed_sizes(graph, name).items()))
+    sizes = tuple(_fixed_sizes(graph, name).items())
+    computed = _only_computed(graph, name)
+    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, scales, computed, wraps)
 
 
 def _uses_of(graph: Graph, name: str) -> Iterator[_Use]:
@@ -112,24 +143,85 @@ def _moved_to(use: _Use) -> Iterator[tuple[Graph, str, int]]:
 
 def _table_sizes(use: _Use) -> Iterator[Dim]:
     """Sizes of the tables that this use looks up."""
-    node, graph = use.node, use.graph
-    if node.op_type in ("Gather", "GatherElements") and use.index == 1:
-        shape, axis = graph.shape(node.inputs[0]), int(node.attr("axis", 0))
-        if shape and -len(shape) <= axis < len(shape) and shape[axis] is not None:
-            yield shape[axis]
-    elif node.op_type == "OneHot" and use.index == 0:
-        depth = graph.scalar(node.inputs[1])
-        if depth is not None:
-            yield int(depth)
-    elif node.op_type == "Equal":
-        # A one-hot encoding spelled as a comparison with 0, 1, 2, …
-        codes = use.graph.constant(node.inputs[1 - use.index])
-        if codes is not None and codes.size > 1 and codes.dtype.kind in "iu":
-            yield int(codes.max()) + 1
-    elif node.op_type == "EmbedLayerNormalization" and use.index in (0, 1):
-        shape = graph.shape(node.input(2 if use.index == 0 else 4))
-        if shape and shape[0] is not None:
-            yield shape[0]
+    find = _TABLES.get((use.node.op_type, use.index))
+    return (size for size in find(use.graph, use.node) if size is not None) if find else iter(())
+
+
+def _sizes_at_axis(graph: Graph, node: Node) -> Sequence[Dim]:
+    shape, axis = graph.shape(node.inputs[0]), int(node.attr("axis", 0))
+    return (shape[axis],) if shape and -len(shape) <= axis < len(shape) else ()
+
+
+def _sizes_of_tuple(graph: Graph, node: Node) -> Sequence[Dim]:
+    """GatherND and ScatterND: each index tuple walks along the first dimensions."""
+    shape, where = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
+    if not shape or not where or not isinstance(where[-1], int):
+        return ()
+    first = int(node.attr("batch_dims", 0))
+    return shape[first : first + where[-1]]
+
+
+def _classes(graph: Graph, node: Node) -> Sequence[Dim]:
+    return (graph.shape(node.inputs[0]) or ())[1:2]
+
+
+def _places(graph: Graph, node: Node) -> Sequence[Dim]:
+    """MaxUnpool: places in the flat output."""
+    shape = graph.shape(node.outputs[0]) or ()
+    sizes = [size for size in shape if isinstance(size, int)]
+    return (math.prod(sizes),) if sizes and len(sizes) == len(shape) else ()
+
+
+def _depth(graph: Graph, node: Node) -> Sequence[Dim]:
+    depth = graph.scalar(node.inputs[1])
+    return () if depth is None else (int(depth),)
+
+
+def _codes(index: int) -> Callable[[Graph, Node], Sequence[Dim]]:
+    """Equal: a one-hot encoding spelled as a comparison with 0, 1, 2, …"""
+
+    def find(graph: Graph, node: Node) -> Sequence[Dim]:
+        codes = graph.constant(node.inputs[1 - index])
+        found = codes is not None and codes.size > 1 and codes.dtype.kind in "iu"
+        return (int(codes.max()) + 1,) if codes is not None and found else ()
+
+    return find
+
+
+def _rows_of(table: int) -> Callable[[Graph, Node], Sequence[Dim]]:
+    return lambda graph, node: (graph.shape(node.input(table)) or ())[:1]
+
+
+# Operator and number of the input that holds indices → where the table's size is.
+_TABLES: dict[tuple[str, int], Callable[[Graph, Node], Sequence[Dim]]] = {
+    **{(op, 1): _sizes_at_axis for op in ("Gather", "GatherElements", "ScatterElements", "Scatter")},
+    **{(op, 1): _sizes_of_tuple for op in ("GatherND", "ScatterND")},
+    **{(op, 1): _classes for op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")},
+    ("MaxUnpool", 1): _places,
+    ("OneHot", 0): _depth,
+    ("Equal", 0): _codes(0),
+    ("Equal", 1): _codes(1),
+    ("EmbedLayerNormalization", 0): _rows_of(2),
+    ("EmbedLayerNormalization", 1): _rows_of(4),
+}
+
+
+def _only_computed(graph: Graph, name: str) -> bool:
+    """True when whatever depends on the input is calculated with and chooses no place and no size."""
+    queue, seen = deque([name]), {name}
+    while queue and len(seen) < _LIMIT:
+        value = queue.popleft()
+        for node in graph.consumers(value):
+            places = [index for index, other in enumerate(node.inputs) if other == value]
+            first = node.op_type in _COMPUTING_FIRST and places == [0]
+            updates = node.op_type in ("ScatterElements", "ScatterND") and 1 not in places
+            if node.subgraphs or not (node.op_type in _COMPUTING or first or updates):
+                return False
+            fresh = [output for output in node.outputs if output and output not in seen]
+            if node.op_type not in ("Shape", "Size"):
+                seen.update(fresh)
+                queue.extend(fresh)
+    return len(seen) < _LIMIT
 
 
 def _other_scalar(use: _Use) -> list[float]:

@@ -21,7 +21,8 @@ Kind = Literal["batch", "sequence", "past", "height", "width"]
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes by kind of dimension; `integers` replaces all plain integer inputs by this value."""
+    """Sizes by kind of dimension; `integers` replaces all plain integer inputs by this value, `below` draws them
+    from 0 up to it."""
 
     batch: int
     sequence: int
@@ -29,6 +30,7 @@ class Profile:
     height: int
     width: int
     integers: int | None = None
+    below: int | None = None
 
 
 # The first two are what is wanted; the others are tried where a model rejects them.
@@ -45,6 +47,8 @@ PROFILES = (
     Profile(1, 400, 48, 384, 384),
     Profile(1, 1600, 64, 512, 512),
     Profile(1, 16000, 64, 1024, 1024),
+    Profile(1, 16, 4, 64, 96, below=4),
+    Profile(1, 16, 4, 64, 96, below=2),
     Profile(1, 16, 4, 64, 96, integers=1),
     Profile(1, 16, 16, 64, 64, integers=0),
     Profile(1, 1, 1, 64, 64, integers=1),

@@ -18,6 +18,17 @@ from graphkit.sampling.shapes import Profile, plan_shapes
 
 Array = npt.NDArray[Any]
 
+# What `make(palette=…)` draws from, values that random ones do not hit: ties, halves, zeros, borders of ranges;
+# whole numbers; saturation; only positive numbers; large ones. `levels` are spacing and largest value.
+PALETTES: Mapping[str, tuple[float, float]] = {
+    "coarse": (0.5, 1.0),
+    "whole": (1.0, 9.0),
+    "ternary": (1.0, 1.0),
+    "halves": (0.5, 3.5),
+    "positive": (0.0, 4.0),
+    "large": (0.0, 40.0),
+}
+_TIED = ("coarse", "whole", "ternary", "halves")
 _SMALL = 8  # integers of unknown use stay below this
 _ROUND = 4  # tries with one constant before the next is used
 
@@ -38,18 +49,23 @@ class InputMaker:
         floats = frozenset(name for name, dtype in self.dtypes.items() if _is_float(dtype))
         fixed = {name: dict(hints.sizes) for name, hints in self.hints.items()}
         self.plan = plan_shapes(graph, names, bind, fixed, floats)
+        # Which of equal scores TopK picks first is nobody's promise but the standard's; values without ties then.
+        ties = all(not inner.by_op("TopK") for inner in graph.walk())
+        self.palettes = tuple(name for name in PALETTES if ties or name not in _TIED)
 
-    def make(self, profile: Profile, variant: int, *, attempt: int = 0) -> dict[str, Array]:
+    def make(self, profile: Profile, variant: int, *, attempt: int = 0, palette: str = "") -> dict[str, Array]:
         """One sample. `variant` counts accepted samples: odd ones mask a tail, even ones nothing.
 
-        `attempt` moves on to other constants where the model compares an input with several.
+        `attempt` moves on to other constants where the model compares an input with several. `palette` is one of
+        PALETTES: unlikely values instead of normally distributed ones.
         """
         rng = np.random.default_rng([self.seed, variant])
         sizes = self.plan.sizes(profile)
         shapes = self.plan.shapes(sizes)
         sample = {}
         for name, dtype in self.dtypes.items():
-            draw = _Draw(rng, name.lower(), shapes[name], dtype, self.hints[name], sizes, profile, variant, attempt)
+            hints = self.hints[name]
+            draw = _Draw(rng, name.lower(), shapes[name], dtype, hints, sizes, profile, variant, attempt, palette)
             sample[name] = draw.value()
         return sample
 
@@ -67,6 +83,7 @@ class _Draw:
     profile: Profile
     variant: int
     attempt: int
+    palette: str
 
     @property
     def count(self) -> int:
@@ -95,16 +112,35 @@ class _Draw:
         return mask
 
     def _bool(self) -> Array:
+        if self.palette:
+            return self.rng.integers(0, 2, self.shape).astype(np.bool_)
         if not self.shape or self.count == 1:
             return np.full(self.shape, self.attempt % 2 == 0)
         return self._mask().astype(np.bool_)
 
     def _float(self) -> Array:
+        if self.hints.scales:
+            return np.asarray(self.rng.integers(2, 7, self.shape) / 2)
+        if self.palette:
+            return self._from_palette()
         if self.count == 1 and len(self.shape) < 2:
             return self.rng.uniform(0.5, 1.5, self.shape)
         return self.rng.standard_normal(self.shape)
 
+    def _from_palette(self) -> Array:
+        """Multiples of the palette's step up to its largest value; without a step, any number."""
+        step, largest = PALETTES[self.palette]
+        if step:
+            count = round(largest / step)
+            return self.rng.integers(-count, count + 1, self.shape) * step
+        low = 0.0 if self.palette == "positive" else -largest
+        return self.rng.uniform(low, largest, self.shape)
+
     def _integer(self) -> Array:
+        values = self._any_integer()
+        return np.asarray(np.where(values == 0, 1, values)) if self.hints.divisor else values
+
+    def _any_integer(self) -> Array:
         limits = np.iinfo(self.dtype)
         if self.hints.bounds:
             return self._indices()
@@ -117,8 +153,13 @@ class _Draw:
             return self._mask()
         if limits.bits == 8:
             return self.rng.integers(limits.min, limits.max + 1, self.shape)
+        if self.palette and self.hints.computed:
+            values: Array = np.rint(self._from_palette() * (25 if self.palette == "large" else 2))
+            return values if limits.min < 0 else np.asarray(np.abs(values))
         if self.profile.integers is not None:
             return np.full(self.shape, self.profile.integers)
+        if self.profile.below is not None:
+            return self.rng.integers(0, self.profile.below, self.shape)
         if "len" in self.name or "size" in self.name:
             return np.full(self.shape, self._length())
         return np.ones(self.shape, np.int64) if self.count == 1 else self.rng.integers(0, _SMALL, self.shape)
@@ -134,6 +175,8 @@ class _Draw:
         low = max(0, *(-offset for _, offset in sizes))
         if "position" in self.name:
             return self._positions(high)
+        if self.palette and self.hints.wraps and np.iinfo(self.dtype).min < 0:
+            return self.rng.integers(-high, high, self.shape)
         return self.rng.integers(min(low, high - 1), high, self.shape)
 
     def _positions(self, high: int | None) -> Array:

@@ -14,8 +14,9 @@ from onnx import TypeProto
 from onnx.shape_inference import InferenceError, infer_function_output_types, infer_node_outputs
 
 from graphkit.graph import Graph
-from graphkit.node import Node, TensorType, make_info, type_of_info
+from graphkit.node import Dim, Node, TensorType, make_info, type_of_info
 from graphkit.symbolic import control
+from graphkit.symbolic.pools import POOLS, trim_pooled
 from graphkit.symbolic.state import ITEM_TYPES, UNKNOWN, State, of_constant
 from graphkit.symbolic.symbols import Symbols
 from graphkit.symbolic.transfer import TRANSFER
@@ -172,7 +173,8 @@ class Evaluator:
         except _INFERENCE_ERRORS:
             # An operator that is unknown or that inference chokes on must not keep the others from theirs.
             return tuple(UNKNOWN for _ in node.outputs)
-        return tuple(self._take(scope, value, found.get(value)) for value in node.outputs)
+        outs = tuple(self._take(scope, value, found.get(value)) for value in node.outputs)
+        return tuple(trim_pooled(node, ins[0], out) for out in outs) if node.op_type in POOLS else outs
 
     def _visible(self, node: Node, ins: list[State]) -> list[tuple[str, State]]:
         return [(value, state) for value, state in zip(node.inputs, ins, strict=True) if value]
@@ -207,7 +209,13 @@ class Evaluator:
         type_ = type_of_info(onnx.ValueInfoProto(type=proto))
         if type_ is None:
             return UNKNOWN
-        return State(type_.dtype, type_.shape)
+        return State(type_.dtype, self._known(type_.shape))
+
+    def _known(self, shape: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+        """A shape without names that are none of ours: elements of a sequence may differ in what shares a name."""
+        if shape is None:
+            return None
+        return tuple(dim if isinstance(dim, int) or dim in self.symbols else None for dim in shape)
 
 
 def _constant(scope: Scope, node: Node) -> State:

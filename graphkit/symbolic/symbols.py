@@ -7,12 +7,14 @@ exact, minimum, maximum) becomes a named size of its own: a pure function of its
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Hashable, Mapping
 
 Size = int | str
 Monomial = tuple[str, ...]
 Polynomial = dict[Monomial, int]
+_LONGEST = 200  # characters of a name
 
 
 class Symbols:
@@ -168,6 +170,8 @@ class Symbols:
         return self._opaque("max", f"max({', '.join(sorted((str(a), str(b))))})", a, b)
 
     def _opaque(self, kind: str, text: str, a: Size, b: Size) -> str:
+        if len(text) > _LONGEST:  # nested ones grow without end; a digest is as much a function of the text
+            text = f"{kind}#{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
         name = self.fresh((kind, text), text)
         self._parts[name] = (kind, a, b)
         signs = [self.nonnegative(part) for part in (a, b)]

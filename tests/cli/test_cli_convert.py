@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from graphkit.mnn.options import OPTIONS
@@ -84,12 +85,20 @@ def test_every_converter_option_is_in_the_help(run: Any) -> None:
         (["net.tflite", "--passes", "cleanup"], "--passes works for ONNX models"),
         (["net.tflite", "--framework", "torch"], "'torch' is not one of"),
         (["none.onnx"], "none.onnx: cannot be opened"),
-        (["two.onnx", "-o", "two.onnx"], "would overwrite an input"),
+        (["two.onnx", "-o", "foo.onnx"], "convert writes MNN, and 'foo.onnx' is not named so"),
+        (["two.onnx", "-o", "plugin.py", "--plugin", "plugin.py"], "plugin.py: would overwrite an input"),
+        (["two.onnx", "--timeout", "inf"], "is not a finite number"),
+        (["two.onnx", "--batch", "inf"], "--batch takes a whole number"),
+        (["two.onnx", "--batch", "2147483648"], "--batch 2147483648 is out of range"),
+        (["two.onnx", "--passes", " "], "--passes is empty"),
+        (["text.mnn", "-o", "z.mnn"], "text.mnn: is not an MNN model"),
+        (["two.onnx", "--framework", "TFLITE", "-o", "z.mnn"], "is not a TFLite model"),
         (["two.onnx", "-o", "no/where.mnn"], "its folder does not exist"),
         (["two.onnx", "--print-after", "cleenup", "--passes", "cleanup"], "did you mean 'cleanup'?"),
     ],
 )
 def test_bad_arguments(run: Any, args: list[str], message: str) -> None:
+    Path("text.mnn").write_text("no model at all")
     result = run("convert", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
@@ -124,6 +133,7 @@ def test_terminating_leaves_nothing(folder: Path) -> None:
         started = time.monotonic()
         process.terminate()
         process.wait()
+        assert process.stderr.read() == "terminated; nothing was written\n"
     assert process.returncode == 143
     assert time.monotonic() - started < 20
     assert not Path("two.mnn").exists()
@@ -133,8 +143,9 @@ def test_verify_equal(run: Any) -> None:
     result = run("verify", "two.onnx", converted(run), "--min-cosine", "0.99")
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["inputs", "output", "shape", "max", "error", "rel", "L2", "cosine", "verdict"]
-    assert lines[1].split()[:3] == ["[2,3]", "y", "[2,3]"]
+    titles = "inputs  samples  output  shape  relative error  rel L2  cosine  verdict"
+    assert lines[0].split() == titles.split()
+    assert [lines[1].split()[k] for k in (0, 2, 3)] == ["[2,3]", "y", "[2,3]"]
     assert lines[1].endswith("equal")
     assert lines[-1].endswith("tolerance 0.001 of the largest value, cosine 0.99")
 
@@ -175,7 +186,7 @@ def test_verify_candidate_without_the_operators(run: Any, monkeypatch: pytest.Mo
     def crash(*args: Any, **settings: Any) -> None:
         raise worker.RunError("MNN crashed running the model (SIGSEGV)", file=name, signal="SIGSEGV")
 
-    monkeypatch.setattr(worker, "run", crash)
+    monkeypatch.setattr(worker, "run_all", crash)
     result = run("verify", "two.onnx", name)
     assert result.exit_code == 3
     assert result.stderr == "error: two.mnn: MNN crashed running the model (SIGSEGV)\n"
@@ -197,6 +208,19 @@ def test_inspect_external_data(run: Any) -> None:
     data = json.loads(run("inspect", "chain.opt.onnx", "--json").stdout)
     assert data["format"] == "onnx"
     assert [item["file"] for item in data["external"]] in ([], ["chain.opt.onnx.data"])
+
+
+def test_inspect_names_external_data_as_the_model_does(run: Any, folder: Path) -> None:
+    (folder / "deep" / "sub").mkdir(parents=True)
+    proto = onnx.load("chain.onnx")
+    weight = proto.graph.initializer.add(name="big", data_type=1, dims=[4])
+    weight.data_location = weight.EXTERNAL
+    weight.external_data.add(key="location", value="sub/d.bin")
+    (folder / "deep" / "sub" / "d.bin").write_bytes(bytes(16))
+    (folder / "deep" / "m.onnx").write_bytes(proto.SerializeToString())
+    data = json.loads(run("inspect", "deep/m.onnx", "--json").stdout)
+    assert data["external"] == [{"file": "sub/d.bin", "bytes": 16}]
+    assert "external data: sub/d.bin  16 bytes" in run("inspect", "deep/m.onnx").stdout
 
 
 def test_inspect_mnn(run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -109,6 +110,12 @@ def test_misspelt_option(run: Any) -> None:
         (["optimize", "two.onnx", "--seed", "many"], "'many' is not a valid integer"),
         (["optimize", "two.onnx", "--verify", "twice"], "'twice' is not one of"),
         (["optimize", "two.onnx", "--rtol", "-1"], "-1"),
+        (["optimize", "two.onnx", "--rtol", "nan"], "nan is not a finite number"),
+        (["optimize", "two.onnx", "--atol", "inf"], "inf is not a finite number"),
+        (["optimize", "two.onnx", "--atol", "1e999"], "inf is not a finite number"),
+        (["verify", "two.onnx", "two.onnx", "--min-cosine", "nan"], "nan is not a finite number"),
+        (["verify", "two.onnx", "two.onnx", "--min-cosine", "-0.5"], "-0.5"),
+        (["optimize", "two.onnx", "--seed", "-1"], "-1"),
         (["--nonsense"], "no such option '--nonsense'"),
         (["completion", "ksh"], "'ksh' is not one of"),
     ],
@@ -122,11 +129,44 @@ def test_bad_usage_in_our_words(run: Any, args: list[str], message: str) -> None
     assert rest[-1].startswith("help: see `graphkit")
 
 
+def test_flags_of_the_commands_before_the_command(run: Any) -> None:
+    result = run("--json", "optimize", "two.onnx")
+    assert result.exit_code == json.loads(result.stdout)["exit_code"] == 2
+    assert "help: put --json after the command: graphkit COMMAND --json" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["-q", "-v"], ["-v", "-q"], ["-qvv"]])
+def test_quiet_and_verbose_exclude_each_other(run: Any, args: list[str]) -> None:
+    result = run("inspect", "two.onnx", *args)
+    assert (result.exit_code, result.stderr) == (2, "error: -q and -v exclude each other\n")
+
+
+def test_very_verbose_logs_steps_and_times(run: Any) -> None:
+    result = run("inspect", "two.onnx", "-vv")
+    assert result.exit_code == 0
+    first, last = result.stderr.splitlines()
+    assert first.endswith(" ms  reading two.onnx")
+    assert re.search(r" ms  reading two.onnx: \d+\.\d\d s$", last)
+    assert run("inspect", "two.onnx", "-v").stderr == ""
+
+
+def test_out_of_memory_is_no_bug_of_ours(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> dict[str, Any]:
+        raise MemoryError("Unable to allocate 1 PiB")
+
+    monkeypatch.setattr("graphkit.report.inspection.inspect", fail)
+    result = run("inspect", "two.onnx")
+    assert (result.exit_code, result.stderr) == (2, "error: out of memory: Unable to allocate 1 PiB\n")
+
+
 def test_errors_are_json_too(run: Any) -> None:
     result = run("optimize", "none.onnx", "--json")
     data = json.loads(result.stdout)
     assert result.exit_code == data["exit_code"] == 2
-    assert set(data) == {"error", "exit_code", "hint", "faults", "file", "node", "tensor", "reproducer"}
+    assert set(data) == {
+        "command", "exit_code", "ok", "error", "hint", "faults", "file", "node", "tensor", "reproducer", "written",
+    }  # fmt: skip
+    assert (data["command"], data["ok"]) == ("optimize", False)
     assert data["error"] in result.stderr
     assert json.loads(run("optimize", "--json", "--nope").stdout)["exit_code"] == 2
 

@@ -22,6 +22,7 @@ import pytest
 from graphkit.compare import Tolerance
 from graphkit.model import Model
 from graphkit.optimizer import OptimizeResult
+from graphkit.testing import parse
 
 PLUGIN = ("--plugin", "plugin.py")
 
@@ -154,6 +155,17 @@ def test_print_after(run: Any) -> None:
     assert "Identity" not in result.stderr
 
 
+def test_print_after_leaves_large_values_out(run: Any) -> None:
+    weights = ", ".join(map(str, range(17)))
+    text = f"g (float[17] x) => (float[17] y) <float[17] w = {{{weights}}}> {{ a = Mul(x, w) y = Add(a, w) }}"
+    parse(text).save("many.onnx")
+    result = run("optimize", "many.onnx", "--passes", "cleanup", "--print-after", "cleanup", "-q")
+    assert "float[17] w = {…}" in result.stderr
+    few = run("optimize", "chain.onnx", "--passes", "cleanup", "--print-after", "cleanup", "-q")
+    assert "{1,2,3,4}" in few.stderr
+    assert onnx.load("many.opt.onnx").graph.initializer[0].dims == [17]
+
+
 def test_print_after_a_pass_that_does_not_run(run: Any) -> None:
     result = run("optimize", "two.onnx", "--passes", "cleanup", "--print-after", "cleenup")
     assert result.exit_code == 2
@@ -200,6 +212,24 @@ def test_tolerance(run: Any) -> None:
     assert run(*args).exit_code == 0
 
 
+def test_stale_external_data_go_with_the_model_that_referred_to_them(run: Any) -> None:
+    args = ("optimize", "chain.onnx", "--passes", "cleanup", "-o", "z.onnx", "-q")
+    proto = parse("g (float[2048] x) => (float[2048] y) { y = Add(x, w) }", check=False).proto
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2048, np.float32), "w"))
+    Model.from_proto(proto).save("z.onnx", external=True)
+    assert run(*args, "--external-data").exit_code == 0
+    assert Path("z.onnx.data").is_file()
+    Model.from_proto(proto).save("z.onnx", external=True)
+    assert run(*args, "--no-external-data").exit_code == 0
+    assert not Path("z.onnx.data").exists()
+    Path("z.onnx.data").write_bytes(b"of somebody else")
+    assert run(*args, "--no-external-data").exit_code == 0
+    assert Path("z.onnx.data").read_bytes() == b"of somebody else"
+    Path("z.onnx").write_bytes(b"no model")
+    assert run(*args).exit_code == 0
+    assert Path("z.onnx.data").is_file()
+
+
 def test_external_data(run: Any) -> None:
     assert run("optimize", "chain.onnx", "--passes", "cleanup", "--external-data").exit_code == 0
     assert Path("chain.opt.onnx.data").is_file()
@@ -216,6 +246,16 @@ def test_external_data(run: Any) -> None:
         (["two.onnx", "-o", "."], "is a directory; name a file"),
         (["two.onnx", "-o", "two.onnx"], "would overwrite an input"),
         (["two.onnx", "-o", "two.mnn"], "optimize writes ONNX"),
+        (["two.onnx", "-o", "weird.MNN"], "optimize writes ONNX"),
+        (["two.onnx", "--passes", ""], "--passes is empty"),
+        (["two.onnx", "--external-data", "--no-external-data"], "exclude each other"),
+        (["two.onnx", "--plugin", "README.md"], "a plugin is a .py file or a module name"),
+        (["two.onnx", "--plugin", "some/folder"], "a plugin is a .py file or a module name"),
+        (["two.onnx", "--passes", "default,-fuse-glu"], "did you mean 'fuse-gelu'?"),
+        (["two.onnx", "--bind", "x[0]=²"], "N from 1 to 2147483647"),
+        (["two.onnx", "--bind", "x[0]=" + "9" * 5000], "N from 1 to 2147483647"),
+        (["two.onnx", "--input-shape", "x:9223372036854775808,2048"], "a size goes from 1 to 2147483647"),
+        (["two.onnx", "--input-shape", "x:2,0"], "a size goes from 1 to 2147483647, not 0"),
         (["two.onnx", "-o", "/proc/m.onnx", "--passes", "cleanup"], "/proc/m.onnx: cannot be written"),
         (["two.onnx", "--report", "two.onnx"], "would overwrite an input"),
         (["two.onnx", "--plugin", "none.py"], "plugin 'none.py' cannot be loaded"),
@@ -229,6 +269,7 @@ def test_external_data(run: Any) -> None:
 )
 def test_bad_arguments(run: Any, args: list[str], message: str) -> None:
     Path("empty.onnx").touch()
+    Path("README.md").touch()
     before = files()
     result = run("optimize", *args)
     assert (result.exit_code, result.stdout) == (2, "")

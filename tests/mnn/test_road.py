@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from graphkit.errors import MnnError, ModelError, OutputError
+from graphkit.errors import GraphkitError, MnnError, ModelError, OutputError
 from graphkit.mnn import worker
+from graphkit.mnn.convert import run_converter
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.road import convert
 from graphkit.model import Model
 from graphkit.optimizer import optimize
+from graphkit.proof import Evidence
 from graphkit.testing import parse
 
 MLP = """
@@ -134,3 +137,106 @@ def test_the_source_is_never_overwritten(mlp: Path) -> None:
 def test_a_missing_model_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         convert(tmp_path / "no.onnx", tmp_path / "no.mnn")
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [
+        ("g (float[4, 4] x) => (float[4, 4] y) { y = Round(x) }", "Round"),
+        ("g (float[64] x, float[64] z) => (bool[64] y) { y = Less(x, z) }", "Less"),
+        ("g (float[2, 2] x) => (float y) { y = Det(x) }", "Det"),
+        ("g (float[2, 2] x) => (int64[2, 1] y) { y = ArgMin<axis = 1, select_last_index = 1>(x) }", "ArgMin"),
+        ("g (float[3, 3] x, int64[2, 3] i) => (float[2, 3] y) { y = GatherElements(x, i) }", "GatherElements"),
+    ],
+)
+def test_faults_for_special_values_are_found(tmp_path: Path, text: str, op: str) -> None:
+    with pytest.raises(MnnError) as caught:
+        convert(save(text, tmp_path / "m.onnx"), tmp_path / "m.mnn", passes=None)
+    assert [(fault.node, fault.op) for fault in caught.value.faults] == [("y", op)]
+
+
+def test_sequences_and_text_are_refused_by_name(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x, x) }"
+    with pytest.raises(MnnError) as caught:
+        convert(save(text, tmp_path / "m.onnx"), tmp_path / "m.mnn")
+    (fault,) = caught.value.faults
+    assert (fault.node, fault.op) == ("y", "SequenceConstruct")
+    assert "is a sequence" in fault.reason
+
+
+def test_a_model_that_folds_away_is_handed_over_as_it_was(tmp_path: Path) -> None:
+    text = "g (float[2, 3] x) => (int64[2] y) { y = Shape(x) }"
+    result = convert(save(text, tmp_path / "m.onnx"), tmp_path / "m.mnn")
+    assert result.proof.kind == "equal"
+
+
+def test_a_model_without_operators_names_its_outputs(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] y = {1, 2}> { }"
+    with pytest.raises(MnnError, match="computes nothing") as caught:
+        convert(save(text, tmp_path / "m.onnx"), tmp_path / "m.mnn")
+    assert [fault.node for fault in caught.value.faults] == ["y"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2, 0] x) => (float[2, 0] y) { y = Relu(x) }",
+        "g (int64[1] x) => (float[0] y) { y = ConstantOfShape(x) }",
+    ],
+)
+def test_a_result_without_elements_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MnnError, match="no elements") as caught:
+        convert(save(text, tmp_path / "m.onnx"), tmp_path / "m.mnn")
+    assert [fault.node for fault in caught.value.faults] == ["y"]
+
+
+def test_shapes_that_the_converter_complains_of_are_judged_by_the_numbers(tmp_path: Path) -> None:
+    text = """g (float[3, 5, 2] x, int64[3, 2] t, float[5] w) => (float l)
+        { l = NegativeLogLikelihoodLoss<reduction = "mean">(x, t, w) }"""
+    path = save(text, tmp_path / "m.onnx")
+    assert run_converter(path, tmp_path / "plain.mnn").doubt
+    assert convert(path, tmp_path / "m.mnn").proof.kind == "equal"
+    with pytest.raises(MnnError, match="do not broadcast"):
+        convert(path, tmp_path / "m.mnn", verify="none")
+
+
+def test_what_nothing_runs_is_not_handed_over_unproven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **settings: object) -> None:
+        raise GraphkitError("no kernel")
+
+    path = save("g (float[2] x) => (float[2] y) { y = Relu(x) }", tmp_path / "m.onnx")
+    monkeypatch.setattr(Evidence, "gather", fail)
+    with pytest.raises(MnnError, match="nothing tells whether") as caught:
+        convert(path, tmp_path / "m.mnn")
+    assert [fault.node for fault in caught.value.faults] == ["y"]
+    assert not (tmp_path / "m.mnn").exists()
+    assert convert(path, tmp_path / "m.mnn", verify="none").proof.kind == "none"
+
+
+def test_a_killed_child_is_an_error_that_names_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "killed.py"
+    child.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setattr("graphkit.mnn.process.CHILD", child)
+    with pytest.raises(MnnError, match="SIGKILL") as caught:
+        convert(save("g (float[2] x) => (float[2] y) { y = Exp(x) }", tmp_path / "m.onnx"), tmp_path / "m.mnn")
+    assert [fault.node for fault in caught.value.faults] == ["y"]
+
+
+def test_a_hanging_child_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "hangs.py"
+    child.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr("graphkit.mnn.process.CHILD", child)
+    with pytest.raises(MnnError, match=r"did not finish within 0\.2 s"):
+        convert(
+            save("g (float[2] x) => (float[2] y) { y = Exp(x) }", tmp_path / "m.onnx"),
+            tmp_path / "m.mnn",
+            timeout=0.2,
+        )
+
+
+def test_conversions_at_once_do_not_disturb_each_other(mlp: Path, tmp_path: Path) -> None:
+    outputs = [tmp_path / f"{number}.mnn" for number in (0, 0, 1)]
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda output: convert(mlp, output), outputs))
+    assert {result.proof.kind for result in results} == {"equal"}
+    assert worker.info(outputs[0]).outputs == ("y",)

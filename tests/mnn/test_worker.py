@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.mnn.convert import run_converter
-from graphkit.mnn.worker import RunError, info, run, to_mnn
+from graphkit.mnn.worker import RunError, info, run, run_all, to_mnn
 
 
 def build(folder: Path, text: str, **weights: np.ndarray) -> Path:
@@ -152,3 +152,26 @@ def test_memory_and_precision_reach_mnn(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((1, 3, 4, 4)).astype(np.float32)
     high = run(path, {"x": x}, memory=2, precision="low", threads=1).outputs["y"]
     assert high.shape == (1, 8, 4, 4)
+
+
+def test_samples_of_different_shapes_run_in_one_child(tmp_path: Path) -> None:
+    path, _ = conv(tmp_path)
+    samples = [{"x": np.full((n, 3, 2, 2), n, np.float32)} for n in (1, 2)]
+    together = run_all(path, samples)
+    for sample, result in zip(samples, together, strict=True):
+        np.testing.assert_array_equal(result.outputs["y"], run(path, sample).outputs["y"])
+
+
+def test_a_failure_tells_at_which_sample(tmp_path: Path) -> None:
+    path, _ = conv(tmp_path)
+    with pytest.raises(RunError) as caught:
+        run_all(path, [{"x": np.zeros((1, channels, 2, 2), np.float32)} for channels in (3, 3, 4)])
+    assert caught.value.sample == 2
+
+
+def test_no_place_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = conv(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(OutputError, match="no temporary folder") as caught:
+        run(path, {"x": np.zeros((1, 3, 2, 2), np.float32)})
+    assert "TMPDIR" in (caught.value.hint or "")
