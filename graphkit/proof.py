@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.compare import Comparison, Ties, Tolerance, compare
-from graphkit.errors import GraphkitError, UsageError
+from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.inputs import check_feeds, usable_inputs
 from graphkit.model import Model
@@ -158,8 +158,8 @@ class Evidence:
         graph = graph or Graph.of(model)
         try:
             return cls._gather(Session, model, graph, inputs, seed, variants)
-        except UsageError:
-            raise
+        except (UsageError, OutputError):
+            raise  # nothing is wrong with the model
         except GraphkitError as error:
             try:
                 evidence = cls._gather(Evaluator, model, graph, inputs, seed, variants)
@@ -250,6 +250,8 @@ class Evidence:
         try:
             with self.engine(model) as session:
                 proof = self.judge(session.run, tolerance)
+        except OutputError:
+            raise
         except GraphkitError as error:
             return Proof(note=self.note, fault=f"the result does not run: {error}")
         retyped = (

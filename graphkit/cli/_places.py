@@ -61,11 +61,12 @@ class Places:
                 "cannot be written: its folder is read-only", file=path, hint=f"choose another place with {flag}"
             )
         for taken, what in ((self.inputs, "an input"), (self.outputs, "the other output")):
-            if any(_same(path, other) for other in taken):
+            if any(same(path, other) for other in taken):
                 raise OutputError(f"would overwrite {what}", file=path, hint=f"choose another place with {flag}")
 
 
-def _same(one: Path, other: Path) -> bool:
+def same(one: Path, other: Path) -> bool:
+    """True when two paths lead to one file, there or not."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):  # one of the two is not there yet

@@ -32,5 +32,5 @@ def command(report: Report, /, model: Path) -> int:
     from graphkit.report.inspected import show_inspected
 
     show_inspected(report, data)
-    report.emit({"command": "inspect", "exit_code": 0, **data})
+    report.emit({"command": "inspect", "exit_code": 0, "ok": True, **data})
     return 0

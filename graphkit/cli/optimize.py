@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +10,7 @@ import click
 
 from graphkit.cli import _shared, _values
 from graphkit.cli._command import Command, option, output_flags
-from graphkit.cli._places import Places
+from graphkit.cli._places import Places, same
 from graphkit.cli._samples import samples
 from graphkit.errors import ModelError, UsageError
 from graphkit.report.console import Report
@@ -130,9 +131,10 @@ def _save(report: Report, result: OptimizeResult, place: Path, external: bool | 
         return None
     with report.working(f"writing {place}"):
         stale = _old_data(place, result.model)
+        before = stale.stat() if stale is not None else None
         size = result.model.save(place, external=external)
         report.written.append(place)
-        _remove_stale(place, stale)
+        _remove_stale(stale, before)
     return str(place), size
 
 
@@ -141,7 +143,7 @@ def _old_data(place: Path, model: Model) -> Path | None:
     from graphkit.model import Model
 
     data = place.absolute().with_name(f"{place.name}.data")
-    if not (place.is_file() and data.is_file()) or data in model.store.files():
+    if not (place.is_file() and data.is_file()) or any(same(data, file) for file in model.store.files()):
         return None
     try:
         old = Model.load(place)
@@ -150,11 +152,9 @@ def _old_data(place: Path, model: Model) -> Path | None:
     return data if data in old.store.files() else None
 
 
-def _remove_stale(place: Path, data: Path | None) -> None:
-    """Remove the old model's data once nothing refers to them."""
-    from graphkit.model import Model
-
-    if data is not None and data not in Model.load(place).store.files():
+def _remove_stale(data: Path | None, before: os.stat_result | None) -> None:
+    """Remove the old model's data, unless the new model's have taken their place."""
+    if data is not None and before is not None and data.exists() and os.path.samestat(before, data.stat()):
         data.unlink(missing_ok=True)
 
 

@@ -38,5 +38,5 @@ def command(report: Report, name: str | None, plugins: tuple[str, ...]) -> int:
         catalogue.show_listing(report, data)
     else:
         catalogue.show_document(report, data)
-    report.emit({"command": "passes", "exit_code": 0, **data})
+    report.emit({"command": "passes", "exit_code": 0, "ok": True, **data})
     return 0

@@ -18,12 +18,12 @@ from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
+from graphkit.mnn.inquiry import Inquiry
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
-from graphkit.runtime import Session
 
 Progress = Callable[[str], None]
 
@@ -118,6 +118,8 @@ def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse
     """What the optimized model computes, for an original that nothing runs; None when it does not run either."""
     try:
         evidence = Evidence.gather(model, inputs=inputs, seed=seed)
+    except OutputError:
+        raise
     except GraphkitError:
         return None
     note = f"compared with the optimized model, the passes are not verified: {excuse}"
@@ -154,11 +156,7 @@ class _Trip:
         self.progress = progress
         self.tolerance = tolerance or Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
         self.seconds: dict[str, float] = {}
-
-    @property
-    def search_timeout(self) -> float:
-        """Seconds for each of the many small steps that look for a node: a hang must not hang us for hours."""
-        return min(self.timeout, max(_SEARCH_SECONDS, 10 * sum(self.seconds.values())))
+        self.inquiry = Inquiry(options, self.tolerance, timeout, progress, self.seconds)
 
     def run(
         self, model: Model, evidence: Evidence | None, excuse: str, optimized: OptimizeResult | None
@@ -167,8 +165,9 @@ class _Trip:
 
         Without evidence the excuse says why: _NOT_ASKED, or that nothing runs the original.
         """
-        if not model.proto.graph.node:
-            raise self._constant(model)
+        hopeless = self.inquiry.constant(model) or self.inquiry.empty(model)
+        if hopeless is not None:
+            raise hopeless
         with scratch("road") as name:
             folder = Path(name)
             source, made = folder / "model.onnx", folder / "model.mnn"
@@ -177,13 +176,14 @@ class _Trip:
             try:
                 run = run_converter(source, made, self.options, timeout=self.timeout)
             except ConverterError as error:
-                raise self._refused(model, error) from error
+                raise self.inquiry.refused(model, error) from error
             self.seconds["convert"] = run.seconds
             info = read_file_info(made)
-            self._check_names(model, info.outputs)
+            if lost := self.inquiry.lost(model, info.outputs):
+                raise lost
             proof, failure = self._prove(model, made, evidence, excuse)
             if failure is None and run.doubt and proof.kind != "equal":
-                failure = self._refused(model, ConverterError(run.doubt, log=run.log))
+                failure = self.inquiry.refused(model, ConverterError(run.doubt, log=run.log))
             if failure is None or self.keep:
                 self._place(made)
             if failure is not None:
@@ -217,7 +217,7 @@ class _Trip:
             worker.info(made, timeout=self.timeout)
             return Proof(note=excuse), None
         if evidence is None:
-            return Proof(note=excuse), self._unproven(model, excuse)
+            return Proof(note=excuse), self.inquiry.unproven(model, excuse)
         self.progress("verifying")
         start = time.perf_counter()
         try:
@@ -225,121 +225,12 @@ class _Trip:
             limit = min(self.timeout, _PATIENCE + 200 * evidence.seconds * len(evidence.samples))
             proof = proving.judge(evidence, made, self.tolerance, timeout=limit)
         except UsageError as error:
-            return Proof(note=str(error)), self._unfit(model, error)
+            return Proof(note=str(error)), self.inquiry.unfit(model, error)
         except MnnError as error:
-            return Proof(note=str(error)), self._failed(model, evidence, error)
+            return Proof(note=str(error)), self.inquiry.failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
-        if not proof.ok:
-            return proof, self._wrong(model, evidence, proof)
-        return proof, self._empty(model, evidence)
-
-    def _empty(self, model: Model, evidence: Evidence) -> MnnError | None:
-        """Outputs that never have an element: MNN computes them, and its own API fails to read them."""
-        graph = Graph.of(model)
-        # What is declared counts too: shapes chosen by an input's values are other ones with other values.
-        declared = {
-            name
-            for name, info in graph.output_infos.items()
-            for dim in info.type.tensor_type.shape.dim
-            if dim.HasField("dim_value") and dim.dim_value == 0
-        }
-        empty = [n for n in graph.outputs if n in declared or all(s.expected[n].size == 0 for s in evidence.samples)]
-        if not empty:
-            return None
-        reason = "has no elements, and MNN cannot hand over such a result"
-        faults = tuple(locate.fault_at(graph, name, f"output '{name}' {reason}") for name in empty)
-        return MnnError(f"output '{empty[0]}' {reason}", faults=faults, file=model.path)
-
-    def _unproven(self, model: Model, excuse: str) -> MnnError:
-        """MNN takes the model, and nothing tells whether what it computes is right."""
-        self.progress("looking for the node")
-        graph = Graph.of(model)
-        return MnnError(
-            "nothing tells whether MNN computes this model right", faults=locate.failing_node(graph, _loads, excuse),
-            file=model.path, hint="--verify none hands it over all the same",
-        )  # fmt: skip
-
-    def _unfit(self, model: Model, error: UsageError) -> MnnError:
-        """MNN's file wants an input that the model does not have, or values that MNN cannot take."""
-        graph = Graph.of(model)
-        name = error.tensor or next(iter(graph.inputs), "")
-        return MnnError(error.message, faults=(locate.fault_at(graph, name, error.message),), file=model.path)
-
-    def _constant(self, model: Model) -> MnnError:
-        graph = Graph.of(model)
-        reason = "it is a constant or an input; MNN needs an operator that computes it"
-        faults = tuple(locate.fault_at(graph, name, f"output '{name}': {reason}") for name in graph.outputs)
-        return MnnError("the model computes nothing that MNN could run", faults=faults, file=model.path)
-
-    def _check_names(self, model: Model, outputs: Sequence[str]) -> None:
-        missing = [info.name for info in model.proto.graph.output if info.name not in outputs]
-        if missing:
-            graph = Graph.of(model)
-            faults = tuple(locate.fault_at(graph, name, f"MNN's file has no output '{name}'") for name in missing)
-            raise MnnError("MNN's converter lost outputs of the model", faults=faults, file=model.path)
-
-    def _refused(self, model: Model, error: ConverterError) -> MnnError:
-        """The converter's failure with the nodes it is about."""
-        graph = Graph.of(model)
-        message, hint = error.message, error.hint
-        if error.unsupported_ops:
-            faults = locate.nodes_of(graph, error.unsupported_ops)
-            message = f"MNN refused {len(faults)} node{'s' if len(faults) != 1 else ''}"
-            hint = hint or _REFUSED
-        else:
-            self.progress("looking for the node")
-            faults = locate.failing_node(graph, self._converts, error.message)
-        return MnnError(message, faults=faults, log=error.log, file=model.path, hint=hint)
-
-    def _converts(self, model: Model) -> bool:
-        """True when MNN's converter takes a model."""
-        with scratch("road") as name:
-            source = Path(name) / "model.onnx"
-            model.save(source)
-            try:
-                run = run_converter(source, source.with_suffix(".mnn"), self.options, timeout=self.search_timeout)
-            except ConverterError:
-                return False
-        return not run.doubt
-
-    def _failed(self, model: Model, evidence: Evidence, error: MnnError) -> MnnError:
-        """MNN converted the model and cannot run it."""
-        self.progress("looking for the node")
-        graph = Graph.of(model)
-        feeds = evidence.samples[error.sample if isinstance(error, worker.RunError) else 0].feeds
-        faults = locate.failing_node(graph, lambda part: self._runs(part, feeds), error.message)
-        return MnnError(
-            f"MNN converted the model but cannot run it: {error.message}", faults=faults, log=error.log,
-            file=model.path, hint=_advice(graph),
-        )  # fmt: skip
-
-    def _runs(self, model: Model, feeds: Feeds) -> bool:
-        """True when MNN converts a model and runs it."""
-        try:
-            self._outputs(model, feeds)
-        except (MnnError, UsageError):
-            return False
-        return True
-
-    def _outputs(self, model: Model, feeds: Feeds) -> Mapping[str, Any]:
-        with scratch("road") as name:
-            source = Path(name) / "model.onnx"
-            model.save(source)
-            made = source.with_suffix(".mnn")
-            run_converter(source, made, self.options, timeout=self.search_timeout)
-            return worker.run(made, feeds, timeout=self.search_timeout).outputs
-
-    def _wrong(self, model: Model, evidence: Evidence, proof: Proof) -> MnnError:
-        """MNN computes something else: name the first node whose value is wrong."""
-        self.progress("looking for the node")
-        graph = Graph.of(model)
-        bad = next(i for i, check in enumerate(proof.checks) if not check.comparison.ok)
-        wrong = [output.name for output in proof.checks[bad].comparison.outputs if not output.ok]
-        faults = locate.first_wrong(graph, evidence, bad, wrong, self._outputs, self.tolerance)
         kept = f"; kept as {self.output}" if self.keep else ""
-        return MnnError(
-            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_advice(graph)
-        )
+        return proof, None if proof.ok else self.inquiry.wrong(model, evidence, proof, kept)
 
     def _place(self, made: Path) -> None:
         """Move the file and its weights into place; an existing output survives a failure."""
@@ -353,26 +244,8 @@ class _Trip:
                     shutil.copyfileobj(data, file, 1 << 24)
 
 
-def _loads(model: Model) -> bool:
-    """True when onnxruntime accepts a model."""
-    try:
-        Session(model).close()
-    except GraphkitError:
-        return False
-    return True
-
-
 _PATIENCE = 30.0  # seconds that a run of the smallest model may take on a busy machine
-_SEARCH_SECONDS = 20.0
 _NOT_ASKED = "not asked for"
-_REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
-
-
-def _advice(graph: Graph) -> str:
-    """What a user can try when MNN gets a graph wrong."""
-    dims = {dim: None for name in graph.inputs for dim in graph.shape(name) or () if isinstance(dim, str)}
-    without = "leave a pass out with --passes mnn,-NAME"
-    return f"fix dynamic dims with {' '.join(f'--bind {dim}=N' for dim in dims)}, or {without}" if dims else without
 
 
 def _size(path: Path) -> int:

@@ -49,8 +49,9 @@ class InputMaker:
         floats = frozenset(name for name, dtype in self.dtypes.items() if _is_float(dtype))
         fixed = {name: dict(hints.sizes) for name, hints in self.hints.items()}
         self.plan = plan_shapes(graph, names, bind, fixed, floats)
-        # Which of equal scores TopK picks first is nobody's promise but the standard's; values without ties then.
-        ties = all(not inner.by_op("TopK") for inner in graph.walk())
+        # Which of equal scores is picked first is nobody's promise but the standard's; values without ties then.
+        choosing = ("TopK", "NonMaxSuppression")
+        ties = not any(inner.by_op(op) for inner in graph.walk() for op in choosing)
         self.palettes = tuple(name for name in PALETTES if ties or name not in _TIED)
 
     def make(self, profile: Profile, variant: int, *, attempt: int = 0, palette: str = "") -> dict[str, Array]:
@@ -153,9 +154,8 @@ class _Draw:
             return self._mask()
         if limits.bits == 8:
             return self.rng.integers(limits.min, limits.max + 1, self.shape)
-        if self.palette and self.hints.computed:
-            values: Array = np.rint(self._from_palette() * (25 if self.palette == "large" else 2))
-            return values if limits.min < 0 else np.asarray(np.abs(values))
+        if self.palette and self.hints.computed and limits.min < 0:
+            return np.asarray(np.rint(self._from_palette() * (25 if self.palette == "large" else 2)))
         if self.profile.integers is not None:
             return np.full(self.shape, self.profile.integers)
         if self.profile.below is not None:

@@ -221,3 +221,30 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] in ("141", "0")  # 0 when all was written before head went away
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "60", "80"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["verify", "two.onnx", "two.onnx"],
+        ["inspect", "chain.onnx"],
+        ["passes"],
+        ["passes", "fold-constants"],
+        ["optimize", "chain.onnx", "--passes", "cleanup", "--verify", "each"],
+    ],
+)
+def test_narrow_terminals_break_no_words(
+    columns: str, args: list[str], run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    result = run(*args)
+    assert result.exit_code == 0
+    whole = {"verify": "equal", "inspect": "Identity", "passes": "fold-constants", "optimize": "cleanup"}
+    assert whole[args[0]] in result.stdout.split()
+
+
+@pytest.mark.parametrize("args", [["inspect", "two.onnx"], ["passes"], ["verify", "two.onnx", "two.onnx"]])
+def test_every_json_object_names_its_command_and_outcome(run: Any, args: list[str]) -> None:
+    data = json.loads(run(*args, "--json").stdout)
+    assert (data["command"], data["exit_code"], data["ok"]) == (args[0], 0, True)

@@ -214,7 +214,7 @@ def test_tolerance(run: Any) -> None:
 
 def test_stale_external_data_go_with_the_model_that_referred_to_them(run: Any) -> None:
     args = ("optimize", "chain.onnx", "--passes", "cleanup", "-o", "z.onnx", "-q")
-    proto = parse("g (float[2048] x) => (float[2048] y) { y = Add(x, w) }", check=False).proto
+    proto = parse("g (float[2048] x, float[2048] w) => (float[2048] y) { y = Add(x, w) }").proto
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2048, np.float32), "w"))
     Model.from_proto(proto).save("z.onnx", external=True)
     assert run(*args, "--external-data").exit_code == 0
@@ -323,3 +323,13 @@ def test_terminal_shows_progress_and_colour(folder: Path) -> None:
     os.close(terminal)
     assert b"optimizing  break-add done, 1 node" in seen
     assert os.waitstatus_to_exitcode(status) == 130
+
+
+def test_old_data_that_are_an_input_stay(run: Any, folder: Path) -> None:
+    proto = parse("g (float[2048] x, float[2048] w) => (float[2048] y) { y = Add(x, w) }").proto
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2048, np.float32), "w"))
+    Model.from_proto(proto).save("z.onnx", external=True)
+    (folder / "m.onnx").write_bytes((folder / "z.onnx").read_bytes().replace(b"z.onnx.data", b"././//z.dat"))
+    (folder / "z.dat").symlink_to("z.onnx.data")
+    assert run("optimize", "m.onnx", "-o", "z.onnx", "--no-external-data", "-q").exit_code == 0
+    assert (folder / "z.onnx.data").is_file()

@@ -120,17 +120,17 @@ def test_data_beside_the_output_are_no_input_either(run: Any, inputs: Path) -> N
 
 @pytest.mark.parametrize("flag", ["-o", "--report"])
 def test_only_files_are_outputs(run: Any, folder: Path, flag: str) -> None:
-    os.mkfifo("pipe")
-    Path("device").symlink_to("/dev/null")
-    for place, problem in (("pipe", "is a pipe"), ("device", "is a device"), ("/dev/null", "is a device")):
+    os.mkfifo("queue")
+    Path("null").symlink_to("/dev/null")
+    for place, problem in (("queue", "is a pipe"), ("null", "is a device"), ("/dev/null", "is a device")):
         result = run("optimize", "two.onnx", flag, place)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"{place}: {problem}; outputs are files" in result.stderr
     result = run("optimize", "two.onnx", flag, "-")
     assert result.exit_code == 2
     assert "outputs are files; '-' is not taken for standard output" in result.stderr
-    assert Path("device").is_symlink()
-    assert Path("pipe").is_fifo()
+    assert Path("null").is_symlink()
+    assert Path("queue").is_fifo()
     assert Path("/dev/null").is_char_device()
 
 

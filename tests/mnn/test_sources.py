@@ -57,9 +57,7 @@ def test_good_files_pass(tmp_path: Path, framework: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("framework", "make", "problem", "hint"), BAD)
-def test_bad_files_are_told(
-    tmp_path: Path, framework: str, make: Callable[[], bytes], problem: str, hint: str
-) -> None:
+def test_bad_files_are_told(tmp_path: Path, framework: str, make: Callable[[], bytes], problem: str, hint: str) -> None:
     (tmp_path / "file").write_bytes(make())
     with pytest.raises(ModelError) as caught:
         check_source(tmp_path / "file", framework)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,25 +73,6 @@ def test_cells_cannot_drive_the_terminal() -> None:
     table = Grid(Column("name"))
     table.add("a\x1b[2Jb")
     assert printed(table, 80)[1] == "a\\x1b[2Jb"
-
-
-@pytest.mark.parametrize("columns", ["20", "40", "60", "80"])
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["verify", "two.onnx", "two.onnx"],
-        ["inspect", "chain.onnx"],
-        ["passes"],
-        ["passes", "fold-constants"],
-        ["optimize", "chain.onnx", "--passes", "cleanup", "--verify", "each"],
-    ],
-)
-def test_every_table_is_a_grid(columns: str, args: list[str], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    result = run(*args)
-    assert result.exit_code == 0
-    whole = {"verify": "equal", "inspect": "Identity", "passes": "fold-constants", "optimize": "cleanup"}
-    assert whole[args[0]] in result.stdout.split()
 
 
 def check(scale: float, error: float, shape: tuple[int, ...] = (2,)) -> Check:
