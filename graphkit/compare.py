@@ -20,6 +20,10 @@ from graphkit._measure import Stats, kind_of, measure
 Array = npt.NDArray[Any]
 Ties = Mapping[str, tuple[Array, int]]
 
+_BY_FLOOR = "right only by atol"
+_EMPTY = "no elements"
+_NOT_FINITE = "the reference has no finite value"
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -69,6 +73,16 @@ class OutputComparison:
     differing: int
     worst_index: tuple[int, ...] | None
     tolerance: Tolerance
+
+    @property
+    def vacuous(self) -> bool:
+        """True when there was nothing to compare: no elements, or none that is finite in the reference."""
+        return _EMPTY in self.note or _NOT_FINITE in self.note
+
+    @property
+    def by_floor(self) -> bool:
+        """True when the values are so small that only the absolute tolerance let them pass."""
+        return _BY_FLOOR in self.note
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary; NaN and infinities become the strings 'nan', 'inf' and '-inf'."""
@@ -170,11 +184,11 @@ def _compare_one(pair: _Pair, squeeze: bool, tie: tuple[Array, int] | None) -> O
     elif not reason:
         reason = _float_reason(stats, pair.tolerance)
         if not reason and stats.max_abs > pair.tolerance.rtol * stats.max_ref:
-            notes.append(f"right only by atol: the reference is at most {stats.max_ref:.3g}")
+            notes.append(f"{_BY_FLOOR}: the reference is at most {stats.max_ref:.3g}")
     if expected.size == 0:
-        notes.append("no elements")
+        notes.append(_EMPTY)
     elif stats.finite == 0 and not reason:
-        notes.append("the reference has no finite value")
+        notes.append(_NOT_FINITE)
     return _verdict(pair, stats, reason, "; ".join(notes))
 
 

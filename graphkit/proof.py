@@ -93,11 +93,13 @@ class Proof:
         """Why it is not equal, one line; empty otherwise."""
         if self.fault:
             return self.fault
-        for check in self.checks:
-            worst = check.comparison.worst
-            if worst is not None and not worst.ok:
-                return f"output '{worst.name}': {worst.reason} at input shapes {shape_text(check.shapes)}"
-        return "" if self.checks else self.note
+        failed = [
+            (worst, check) for check in self.checks if (worst := check.comparison.worst) is not None and not worst.ok
+        ]
+        if not failed:
+            return "" if self.checks else self.note
+        worst, check = max(failed, key=lambda pair: (np.isnan(pair[0].max_error), pair[0].max_error))
+        return f"output '{worst.name}': {worst.reason} at input shapes {shape_text(check.shapes)}"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary."""
@@ -233,8 +235,10 @@ class Evidence:
                 expected, actual, tolerance, squeeze=squeeze, ties=sample.ties, finite_only=sample.probe
             )
             checks.append(Check(sample.shapes, comparison))
-        proof = Proof(tuple(checks), self.note)
-        return Proof(note=self.worthless) if self.worthless and proof.ok else proof
+        proof = Proof(tuple(checks), "; ".join(part for part in (self.note, _weakness(checks)) if part))
+        if proof.ok and (self.worthless or all(o.vacuous for check in checks for o in check.comparison.outputs)):
+            return Proof(note=self.worthless or "the outputs have no finite values on these samples")
+        return proof
 
     def _settled(self, name: str, expected: Array, actual: Mapping[str, Array]) -> Array:
         """What to compare with: for an output that is random, the candidate's own values in the right shape."""
@@ -261,6 +265,15 @@ class Evidence:
             if output.dtype is not None and output.dtype != output.expected_dtype
         )
         return replace(proof, fault=next(retyped, ""))
+
+
+def _weakness(checks: Sequence[Check]) -> str:
+    """What a verdict is worth less for: outputs that passed by the absolute tolerance alone."""
+    small = dict.fromkeys(o.name for check in checks for o in check.comparison.outputs if o.ok and o.by_floor)
+    if not small:
+        return ""
+    names = ", ".join(f"'{name}'" for name in small)
+    return f"{names}: values so small that only the absolute tolerance was applied; other --inputs tell more"
 
 
 def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:

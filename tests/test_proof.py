@@ -174,3 +174,24 @@ def test_probes_are_judged_where_the_reference_is_finite() -> None:
         return {"y": np.where(np.isinf(y), -87, y)}
 
     assert evidence.judge(candidate, TIGHT).kind == "equal"
+
+
+def test_nothing_finite_proves_nothing() -> None:
+    model = parse("g (float[N] x) => (float[N] y) { z = Sub(x, x) y = Div(z, z) }")
+    proof = Evidence.gather(model).judge_model(model, Tolerance())
+    assert proof.kind == "none"
+    assert "no finite values" in proof.note
+
+
+def test_outputs_that_pass_by_the_floor_alone_are_named() -> None:
+    tiny = "g (float[N] x) => (float[N] y) {{ k = Constant<value_float=1e-8>() r = {op}(x) y = Mul(r, k) }}"
+    proof = Evidence.gather(parse(tiny.format(op="Relu"))).judge_model(parse(tiny.format(op="Neg")), Tolerance())
+    assert "'y': values so small" in proof.note
+
+
+def test_the_reason_is_that_of_the_worst_sample() -> None:
+    reference = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    feeds = [{"x": np.array([1, 1], np.float32)}, {"x": np.array([-1, 1], np.float32)}]
+    evidence = Evidence.gather(reference, inputs=feeds)
+    wrong = parse("g (float[N] x) => (float[N] y) { k = Constant<value_float=0.01>() z = Add(x, k) y = Abs(z) }")
+    assert "error 0.99" in evidence.judge_model(wrong, Tolerance()).reason
