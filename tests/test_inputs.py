@@ -14,6 +14,7 @@ from graphkit.graph import Graph
 from graphkit.inputs import check_feeds, load_inputs, random_inputs, usable_inputs
 from graphkit.model import Model
 from graphkit.runtime import InputSpec
+from graphkit.testing import parse
 
 
 def graph_of(text: str, **weights: np.ndarray) -> Graph:
@@ -357,3 +358,9 @@ def test_integers_of_unknown_use_become_smaller_until_they_fit() -> None:
     graph = graph_of("g (float[4] x, int64[6] i) => (float[6] y) { s = Abs(i) t = Max(s, s) y = Gather(x, t) }")
     (first, _) = usable_inputs(graph.model, graph).samples
     assert first["i"].max() < 4
+
+
+def test_an_input_that_would_fill_the_memory_is_refused() -> None:
+    graph = Graph.of(parse("g (float[1000000, 2048] x) => (float[1000000, 2048] y) { y = Relu(x) }"))
+    with pytest.raises(UsageError, match=r"'x' of 1000000x2048 would take 8\.2 GB"):
+        random_inputs(graph)

@@ -1,7 +1,8 @@
-"""Make up the values of a model's inputs from their types, names and uses (see _input_hints)."""
+"""Make up the values of a model's inputs from their types, names and uses (see hints)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from graphkit.errors import GraphkitError
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph import Graph
 from graphkit.sampling.hints import Hints, hints_for
 from graphkit.sampling.shapes import Profile, plan_shapes
@@ -30,6 +31,7 @@ PALETTES: Mapping[str, tuple[float, float]] = {
 }
 _TIED = ("coarse", "whole", "ternary", "halves")
 _SMALL = 8  # integers of unknown use stay below this
+LARGEST = 1 << 30  # bytes of one made-up input
 _ROUND = 4  # tries with one constant before the next is used
 
 
@@ -63,12 +65,25 @@ class InputMaker:
         rng = np.random.default_rng([self.seed, variant])
         sizes = self.plan.sizes(profile)
         shapes = self.plan.shapes(sizes)
+        self._check_size(shapes)
         sample = {}
         for name, dtype in self.dtypes.items():
             hints = self.hints[name]
             draw = _Draw(rng, name.lower(), shapes[name], dtype, hints, sizes, profile, variant, attempt, palette)
             sample[name] = draw.value()
         return sample
+
+
+    def _check_size(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse samples that would take all memory before the model has its turn."""
+        for name, dtype in self.dtypes.items():
+            size = math.prod(shapes[name]) * dtype.itemsize
+            if size > LARGEST:
+                text = "x".join(map(str, shapes[name]))
+                raise UsageError(
+                    f"a random input '{name}' of {text} would take {size / 1e9:.1f} GB",
+                    hint="bind smaller sizes, pass --inputs, or --verify none",
+                )
 
 
 @dataclass(frozen=True)
