@@ -129,6 +129,24 @@ def _run_one(module: Any, number: int, wanted: list[str], seconds: list[float]) 
     return ""
 
 
+def _time(request: dict[str, Any]) -> dict[str, Any]:
+    """Wall seconds of each of `repeat` runs on one sample, after `warmup` runs that do not count."""
+    import MNN.expr as F
+    import numpy as np
+
+    module = _load(request)
+    declared = module.get_info()["inputs"]
+    with np.load("inputs-0.npz", allow_pickle=False) as stored:
+        feeds = [_feed(F, stored[f"i{k}"], var) for k, var in enumerate(declared)]
+    seconds = []
+    for _ in range(request["warmup"] + request["repeat"]):
+        start = time.perf_counter()
+        for var in module.forward(feeds):
+            _read(F, var)
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": seconds[request["warmup"] :]}
+
+
 def _feed(F: Any, array: Any, declared: Any) -> Any:
     """Wrap one array (float32, int32 or uint8, made so by the parent) as MNN's variable."""
     dtype = {"float32": F.float, "int32": F.int, "uint8": F.uint8}[array.dtype.name]
@@ -158,7 +176,7 @@ def _tail(value: Any) -> str:
     return str(value).rsplit(".", 1)[-1]
 
 
-TASKS = {"convert": _convert, "info": _info, "run": _run}
+TASKS = {"convert": _convert, "info": _info, "run": _run, "time": _time}
 
 if __name__ == "__main__":
     main()

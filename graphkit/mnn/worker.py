@@ -131,22 +131,11 @@ def run_all(
     file = read_file_info(path)
     wanted = list(outputs if outputs is not None else file.outputs)
     arrays = [_prepare(file, feeds, path) for feeds in samples]
-    request = {
-        "task": "run",
-        "model": str(path.absolute()),
-        "inputs": [spec.name for spec in file.inputs],
-        "outputs": wanted,
-        "samples": len(arrays),
-        "memory": memory,
-        "precision": PRECISIONS[precision],
-        "threads": threads,
-        "winograd": winograd,
-    }
+    request = _request("run", file, path, memory, precision, threads)
+    request |= {"outputs": wanted, "samples": len(arrays), "winograd": winograd}
     with scratch("run") as name:
         folder = Path(name)
-        for number, sample in enumerate(arrays):
-            numbered: dict[str, Any] = {f"i{k}": array for k, array in enumerate(sample.values())}
-            np.savez(folder / f"inputs-{number}.npz", **numbered)
+        _store(folder, arrays)
         ending = run_child(request, folder, timeout)
         _check(ending, path, timeout, len(list(folder.glob("outputs-*.npz"))))
         log = shorten(ending.log)
@@ -159,6 +148,51 @@ def run_all(
 def _results(file: Path, wanted: Sequence[str]) -> dict[str, Array]:
     with np.load(file, allow_pickle=False) as stored:
         return {name: stored[f"o{k}"] for k, name in enumerate(wanted)}
+
+
+def latency(
+    mnn_path: Path | str,
+    feeds: Mapping[str, Array],
+    *,
+    repeat: int = 20,
+    warmup: int = 3,
+    memory: int = 0,
+    precision: Precision = "high",
+    threads: int = 2,
+    timeout: float = 300.0,
+) -> list[float]:
+    """Wall seconds of `repeat` runs on one sample in one child, results read, after `warmup` runs.
+
+    Other arguments and errors as in `run_all`.
+    """
+    path = Path(mnn_path)
+    file = read_file_info(path)
+    request = _request("time", file, path, memory, precision, threads) | {"repeat": repeat, "warmup": warmup}
+    with scratch("time") as name:
+        _store(Path(name), [_prepare(file, feeds, path)])
+        ending = run_child(request, Path(name), timeout)
+        _check(ending, path, timeout)
+    return [float(value) for value in ending.result["seconds"]]
+
+
+def _request(task: str, file: FileInfo, path: Path, memory: int, precision: Precision, threads: int) -> dict[str, Any]:
+    """What the child is asked for, the same for every way to run a model."""
+    return {
+        "task": task,
+        "model": str(path.absolute()),
+        "inputs": [spec.name for spec in file.inputs],
+        "outputs": list(file.outputs),
+        "memory": memory,
+        "precision": PRECISIONS[precision],
+        "threads": threads,
+    }
+
+
+def _store(folder: Path, samples: Sequence[Mapping[str, Array]]) -> None:
+    """Write samples where the child reads them; arrays go by number, names may hold anything."""
+    for number, sample in enumerate(samples):
+        numbered: dict[str, Any] = {f"i{k}": array for k, array in enumerate(sample.values())}
+        np.savez(folder / f"inputs-{number}.npz", **numbered)
 
 
 def info(mnn_path: Path | str, *, timeout: float = 300.0) -> MnnInfo:

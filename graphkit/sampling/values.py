@@ -73,7 +73,6 @@ class InputMaker:
             sample[name] = draw.value()
         return sample
 
-
     def _check_size(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse samples that would take all memory before the model has its turn."""
         for name, dtype in self.dtypes.items():

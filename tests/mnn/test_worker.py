@@ -175,3 +175,11 @@ def test_no_place_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OutputError, match="no temporary folder") as caught:
         run(path, {"x": np.zeros((1, 3, 2, 2), np.float32)})
     assert "TMPDIR" in (caught.value.hint or "")
+
+
+def test_latency_gives_the_seconds_of_each_run(tmp_path: Path) -> None:
+    parse("g (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }").save(tmp_path / "m.onnx")
+    run_converter(tmp_path / "m.onnx", tmp_path / "m.mnn")
+    seconds = worker.latency(tmp_path / "m.mnn", {"x": np.ones((2, 4), np.float32)}, repeat=4, warmup=1)
+    assert len(seconds) == 4
+    assert all(value > 0 for value in seconds)
