@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit._measure import Stats, kind_of, measure
+from graphkit.errors import UsageError
 
 Array = npt.NDArray[Any]
 Ties = Mapping[str, tuple[Array, int]]
@@ -37,6 +38,12 @@ class Tolerance:
     rtol: float = 1e-3
     atol: float = 1e-6
     min_cosine: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.rtol < math.inf and 0 <= self.atol < math.inf):  # NaN is not either
+            raise UsageError(f"tolerances are finite and not negative: rtol {self.rtol}, atol {self.atol}")
+        if self.min_cosine is not None and not 0 <= self.min_cosine <= 1:
+            raise UsageError(f"min_cosine is 0 to 1, not {self.min_cosine}")
 
     def to_dict(self) -> dict[str, float | None]:
         """The three numbers by name."""

@@ -42,7 +42,7 @@ class GraphkitError(Exception):
             for kind, name in (("node", self.node), ("tensor", self.tensor))
             if name is not None and f"'{name}'" not in self.message
         ]
-        prefix = f"{self.file}: " if self.file is not None and self.file not in self.message else ""
+        prefix = f"{self.file}: " if self.file is not None and not self.message.startswith(self.file) else ""
         suffix = f" ({', '.join(where)})" if where else ""
         return f"{prefix}{self.message}{suffix}"
 

@@ -213,11 +213,16 @@ def check_feeds(specs: Sequence[InputSpec], feeds: Mapping[str, Array]) -> dict[
     which file names cannot hold.
     """
     known = {spec.name: spec for spec in specs}
-    named = {_resolve(name, known): np.asarray(array) for name, array in feeds.items()}
-    missing = [name for name in known if name not in named]
-    if missing:
-        raise UsageError(f"no value for input '{missing[0]}'", hint=_known(specs))
-    return {name: _check_feed(spec, named[name]) for name, spec in known.items()}
+    try:
+        named = {_resolve(name, known): np.asarray(array) for name, array in feeds.items()}
+        missing = [name for name in known if name not in named]
+        if missing:
+            raise UsageError(f"no value for input '{missing[0]}'", hint=_known(specs))
+        return {name: _check_feed(spec, named[name]) for name, spec in known.items()}
+    except UsageError as error:
+        file = getattr(feeds, "file", None)  # samples read from files know theirs
+        error.file = error.file or (str(file) if file is not None else None)
+        raise
 
 
 def _resolve(name: str, known: Mapping[str, InputSpec]) -> str:

@@ -12,6 +12,7 @@ from graphkit.node import Dim, TensorType, type_of_info
 from graphkit.options import suggest
 
 _PLACE = re.compile(r"(?P<input>.+)\[(?P<axis>-?\d+)\]")
+_LARGEST = 2**31 - 1  # MNN computes shapes in 32 bits
 _SEPARATOR = re.compile(r"\s*[x×,*]\s*")
 
 
@@ -128,8 +129,8 @@ def _size(text: str, key: str) -> int:
         size = int(text)
     except ValueError:
         size = 0
-    if size < 1:
-        raise UsageError(f"a size is a whole number above 0, not '{key}={text}'")
+    if not 1 <= size <= _LARGEST:
+        raise UsageError(f"a size is a whole number from 1 to {_LARGEST}, not '{key}={text}'")
     return size
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,9 @@ from typing import Any
 
 CHILD = Path(__file__).with_name("_child.py")
 _READ_LIMIT = 4 << 20  # bytes of a log that are looked at; a converter that loops can print gigabytes
+
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def run_child(request: Mapping[str, Any], folder: Path, timeout: float) -> Endin
             timed_out = not _wait(child, timeout)
     seconds = time.perf_counter() - start
     code = child.returncode
+    _LOG.info("MNN %s: %.2f s, status %s", request.get("task"), seconds, "timeout" if timed_out else code)
     ended_by = None if timed_out or code >= 0 else _signal_name(-code)
     return Ending(code if code >= 0 else None, ended_by, timed_out, _read_log(log), seconds, _read_result(folder))
 

@@ -20,6 +20,7 @@ from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.inquiry import Inquiry
 from graphkit.mnn.options import ConverterOptions
+from graphkit.mnn.sources import check_source
 from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
@@ -193,6 +194,7 @@ class _Trip:
 
     def foreign(self, source: Path) -> ConvertResult:
         """Convert a model of another framework: it must load; there is nothing to compare it with."""
+        check_source(source, self.options.framework)
         self.progress("converting")
         with scratch("road") as name:
             made = Path(name) / "model.mnn"
@@ -233,7 +235,10 @@ class _Trip:
         return proof, None if proof.ok else self.inquiry.wrong(model, evidence, proof, kept)
 
     def _place(self, made: Path) -> None:
-        """Move the file and its weights into place; an existing output survives a failure."""
+        """Move the file and its weights into place; an existing output survives a failure.
+
+        Weights of an earlier file of this name go when the new one has none: MNN would load them by name.
+        """
         weights = made.with_name(made.name + ".weight")
         target = self.output.with_name(self.output.name + ".weight")
         sources = [weights, made] if weights.exists() else [made]
@@ -242,6 +247,8 @@ class _Trip:
             for file, path in zip(files, sources, strict=True):
                 with path.open("rb") as data:
                     shutil.copyfileobj(data, file, 1 << 24)
+        if not weights.exists():
+            target.unlink(missing_ok=True)
 
 
 _PATIENCE = 30.0  # seconds that a run of the smallest model may take on a busy machine

@@ -76,7 +76,7 @@ def verify(
 
 
 def _is_mnn(path: Path) -> bool:
-    return path.suffix == ".mnn"
+    return path.suffix.lower() == ".mnn"
 
 
 def _check_readable(path: Path) -> None:

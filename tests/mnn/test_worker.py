@@ -10,7 +10,8 @@ import pytest
 
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.mnn.convert import run_converter
-from graphkit.mnn.worker import RunError, info, run, run_all, to_mnn
+from graphkit.mnn.worker import RunError, info, latency, run, run_all, to_mnn
+from graphkit.testing import parse
 
 
 def build(folder: Path, text: str, **weights: np.ndarray) -> Path:
@@ -180,6 +181,6 @@ def test_no_place_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_latency_gives_the_seconds_of_each_run(tmp_path: Path) -> None:
     parse("g (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }").save(tmp_path / "m.onnx")
     run_converter(tmp_path / "m.onnx", tmp_path / "m.mnn")
-    seconds = worker.latency(tmp_path / "m.mnn", {"x": np.ones((2, 4), np.float32)}, repeat=4, warmup=1)
+    seconds = latency(tmp_path / "m.mnn", {"x": np.ones((2, 4), np.float32)}, repeat=4, warmup=1)
     assert len(seconds) == 4
     assert all(value > 0 for value in seconds)

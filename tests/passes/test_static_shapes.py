@@ -104,9 +104,9 @@ def test_inputs_without_a_shape_take_a_whole_one() -> None:
     [
         ((("bach", "1"),), "did you mean 'batch'"),
         ((("w[0]", "1"),), "'w' is no input"),
-        ((("batch", "0"),), "above 0"),
-        ((("batch", "-1"),), "above 0"),
-        ((("batch", "two"),), "above 0"),
+        ((("batch", "0"),), "from 1 to"),
+        ((("batch", "-1"),), "from 1 to"),
+        ((("batch", "two"),), "from 1 to"),
         ((("x", "2x3"),), "gives 2 sizes, but the input has 3 axes"),
         ((("x[3]", "2"),), "has 3 axes"),
         ((("x[0]", "2"), ("z[0]", "3")), "it is 2 already"),
