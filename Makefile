@@ -53,6 +53,7 @@ bench: $(MODELS) ## us and the peers side by side (minutes); writes benchmarks/r
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/optimize.py
 	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/speed.py
 
 clean: ## remove the venv and what tools left behind
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
