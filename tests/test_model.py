@@ -227,13 +227,21 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-LEAVING = ["../secret", "link", "up/secret", "round", "", "x\0y", "folder/../../secret"]
+LEAVING = ["../secret", "link", "up/secret", "", "x\0y", "folder/../../secret"]
 
 
 @pytest.mark.parametrize("location", LEAVING, ids=lambda text: text[:20].replace("\0", "NUL"))
 def test_paths_that_leave_the_folder_are_refused(folder: Path, location: str) -> None:
     path = write(folder / "m.onnx", with_initializers(external("stolen", location)))
     with pytest.raises(ModelError, match="leaves the model's folder") as caught:
+        load(path)
+    assert "stolen" in one_line(caught.value)
+
+
+def test_a_link_to_itself_is_an_error(folder: Path) -> None:
+    """Python 3.13 finds it missing, older ones cannot resolve it."""
+    path = write(folder / "m.onnx", with_initializers(external("stolen", "round")))
+    with pytest.raises(ModelError, match="is missing|leaves the model's folder") as caught:
         load(path)
     assert "stolen" in one_line(caught.value)
 
