@@ -44,8 +44,9 @@ class FuseMatmulAdd:
 @rule("Add", "Sub", "Mul", "Div", name="matmul-affine")
 def _behind(graph: Graph, node: Node) -> Outcome:
     for index, value in enumerate(node.inputs):
-        layer = _linear.read_product(graph, value)
-        constant = graph.constant(node.inputs[1 - index]) if layer is not None else None
+        other = node.inputs[1 - index]
+        layer = _linear.read_product(graph, value) if graph.is_constant(other) else None
+        constant = graph.constant(other) if layer is not None else None
         if layer is None or constant is None:
             continue
         rank = 2 if layer.op_type == "Gemm" else graph.rank(layer.output)
