@@ -87,13 +87,14 @@ def _op(node: NodeProto) -> str:
 
 
 def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
-    yield from _graph_nodes(proto.graph)
+    yield from graph_nodes(proto.graph)
     for function in proto.functions:
         for node in function.node:
             yield from _with_inner(node)
 
 
-def _graph_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+def graph_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """All nodes of a graph and of the graphs inside it, outer ones first."""
     for node in graph.node:
         yield from _with_inner(node)
 
@@ -102,9 +103,9 @@ def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
     yield node
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            yield from _graph_nodes(attribute.g)
+            yield from graph_nodes(attribute.g)
         for graph in attribute.graphs:
-            yield from _graph_nodes(graph)
+            yield from graph_nodes(graph)
 
 
 def _value(info: ValueInfoProto) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from graphkit.report import text
 from graphkit.report.console import Report
+from graphkit.report.inspection import graph_nodes
 from graphkit.report.table import Column, Grid
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def header(model: Model) -> Text:
             inputs.append(text.clean(info.name) + text.shape(kind.shape if kind else None))
     shown = inputs[:_INPUTS] + ([f"… {len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else [])
     opset = next((item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), 0)
-    facts = f"opset {opset}  {text.count(len(graph.node), 'node')}  {text.size(model.nbytes)}"
+    nodes = sum(1 for _ in graph_nodes(graph))
+    facts = f"opset {opset}  {text.count(nodes, 'node')}  {text.size(model.nbytes)}"
     rest = f"inputs {' '.join(shown)}" if shown else "no inputs"
     return Text.assemble((text.clean(str(model.path or "model")), "bold"), f"  {facts}  {rest}")
 

@@ -19,10 +19,10 @@ from graphkit.runtime import Session
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The verdict on a candidate: `proof` holds every output of every sample."""
+    """The verdict on a candidate: `proof` holds every output of every sample. A model in memory has no path."""
 
-    reference: Path
-    candidate: Path
+    reference: Path | None
+    candidate: Path | None
     proof: Proof
     tolerance: Tolerance
 
@@ -34,8 +34,8 @@ class VerifyResult:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary."""
         return {
-            "reference": str(self.reference),
-            "candidate": str(self.candidate),
+            "reference": str(self.reference) if self.reference else None,
+            "candidate": str(self.candidate) if self.candidate else None,
             "ok": self.ok,
             "tolerance": self.tolerance.to_dict(),
             **self.proof.to_dict(),
@@ -43,8 +43,8 @@ class VerifyResult:
 
 
 def verify(
-    reference: PathLike,
-    candidate: PathLike,
+    reference: Model | PathLike,
+    candidate: Model | PathLike,
     *,
     inputs: Sequence[Feeds] | None = None,
     seed: int = 0,
@@ -53,38 +53,40 @@ def verify(
     memory: int = 0,
     timeout: float = 300.0,
 ) -> VerifyResult:
-    """Compare a candidate (.onnx or .mnn) with a reference (.onnx or .mnn), output by output.
+    """Compare a candidate (a model, .onnx or .mnn) with a reference (likewise), output by output.
 
     Samples are `inputs`, else random ones that the reference accepts. An ONNX reference runs twice in
-    onnxruntime without optimizations; with an MNN reference, inputs must be given or its shapes be static.
-    memory: MNN's memory mode (2 = low, quantized arithmetic). Raises ModelError and UsageError for bad files,
-    names and inputs, MnnError when MNN cannot run a model.
+    onnxruntime without optimizations; with an MNN reference, inputs must be given. memory: MNN's memory mode (2 = low,
+    quantized arithmetic). Raises ModelError and UsageError for bad files, names and inputs, MnnError when MNN
+    cannot run a model.
     """
-    left, right = Path(reference), Path(candidate)
+    left, right = _open(reference), _open(candidate)
     tolerance = tolerance or Tolerance()
-    _check_readable(right)
-    if _is_mnn(left):
+    if isinstance(left, Model):
+        evidence = Evidence.gather(bound_model(left, bind), inputs=inputs, seed=seed)
+    else:
         evidence = _mnn_evidence(left, inputs, seed, memory, timeout)
-    else:
-        evidence = Evidence.gather(bound_model(Model.load(left), bind), inputs=inputs, seed=seed)
-    if _is_mnn(right):
-        proof = proving.judge(evidence, right, tolerance, memory=memory, timeout=timeout)
-    else:
+    if isinstance(right, Model):
         with Session(right) as session:
-            proof = evidence.judge(session.run, tolerance, squeeze=_is_mnn(left))
-    return VerifyResult(left, right, proof, tolerance)
-
-
-def _is_mnn(path: Path) -> bool:
-    return path.suffix.lower() == ".mnn"
-
-
-def _check_readable(path: Path) -> None:
-    """A bad candidate is an error before the reference runs."""
-    if _is_mnn(path):
-        read_file_info(path)
+            proof = evidence.judge(session.run, tolerance, squeeze=not isinstance(left, Model))
     else:
-        Model.load(path)
+        proof = proving.judge(evidence, right, tolerance, memory=memory, timeout=timeout)
+    return VerifyResult(_path(left), _path(right), proof, tolerance)
+
+
+def _open(source: Model | PathLike) -> Model | Path:
+    """An ONNX model, or the path of an MNN file that can be read: a bad one is an error before anything runs."""
+    if isinstance(source, Model):
+        return source
+    path = Path(source)
+    if path.suffix.lower() != ".mnn":
+        return Model.load(path)
+    read_file_info(path)
+    return path
+
+
+def _path(source: Model | Path) -> Path | None:
+    return source.path if isinstance(source, Model) else source
 
 
 def _mnn_evidence(path: Path, inputs: Sequence[Feeds] | None, seed: int, memory: int, timeout: float) -> Evidence:
