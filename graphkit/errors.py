@@ -59,12 +59,6 @@ class OutputError(GraphkitError):
     """An output that cannot be written (no space, no permission, would overwrite an input)."""
 
 
-class CheckFailed(GraphkitError):
-    """The work was done and a check on the result failed: mismatch, or a rollback not allowed."""
-
-    exit_code = 1
-
-
 class PassError(GraphkitError):
     """A pass raised or left an invalid graph; `reproducer` names the folder that shows it."""
 

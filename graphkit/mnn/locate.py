@@ -12,7 +12,7 @@ from typing import Any
 from onnx import TensorProto, ValueInfoProto
 
 from graphkit.compare import Tolerance, compare
-from graphkit.errors import GraphkitError, MnnError, NodeFault
+from graphkit.errors import GraphkitError, NodeFault
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Node, make_info
@@ -158,6 +158,3 @@ def no_tensors(graph: Graph) -> tuple[NodeFault, ...]:
             what = "text" if text else f"a {str(kind).removesuffix('_type')}"
             faults.append(fault_at(graph, name, f"'{name}' is {what}, and MNN has only tensors of numbers"))
     return tuple(faults)
-
-
-__all__ = ["MnnError", "failing_node", "fault_at", "first_wrong", "no_tensors", "nodes_of", "prefix", "with_outputs"]

@@ -39,11 +39,6 @@ class State(NamedTuple):
         """True when every element is a number."""
         return self.items is not None and all(isinstance(item, int) for item in self.items)
 
-    @property
-    def symbolic(self) -> bool:
-        """True when every element is a number or a symbolic size."""
-        return self.items is not None and None not in self.items
-
     def ints(self) -> list[int] | None:
         """The elements when all are numbers, else None."""
         return numbers(self.items)
