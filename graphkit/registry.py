@@ -46,10 +46,15 @@ BUILTIN: dict[str, str] = {
     "fuse-gelu": "graphkit.passes.fuse_gelu:FuseGelu",
     "fuse-layernorm-gelu": "graphkit.passes.fuse_layernorm_gelu:FuseLayernormGelu",
     "fuse-silu": "graphkit.passes.fuse_silu:FuseSilu",
+    "lower-for-mnn": "graphkit.passes.lower_for_mnn:LowerForMnn",
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
 _SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup),infer-shapes"
+
+_SIMPLIFY_FOR_MNN = (
+    "fixpoint(fold-shapes,canonicalize,fold-constants,lower-for-mnn,fuse-transposes,cse,cleanup),infer-shapes"
+)
 
 _FUSE = "fuse-conv-bn,fuse-pad,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
 _FUSE_FOR_MNN = (
@@ -61,7 +66,7 @@ PRESETS: dict[str, str] = {
     "minimal": "inline-functions,cleanup",
     "default": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
     "onnxruntime": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
-    "mnn": f"inline-functions,{_SIMPLIFY},{_FUSE_FOR_MNN},cse,cleanup",
+    "mnn": f"inline-functions,{_SIMPLIFY_FOR_MNN},{_FUSE_FOR_MNN},cse,cleanup",
 }
 
 

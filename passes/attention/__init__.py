@@ -1,0 +1,1 @@
+"""Attention operators of all kinds, read into one form and written as plain operators."""

@@ -1,0 +1,7 @@
+"""Loop, Scan, If, and sequences."""
+
+from __future__ import annotations
+
+from graphkit.rewrite import Rule
+
+RULES: tuple[Rule, ...] = ()

@@ -1,0 +1,7 @@
+"""Gather and Scatter of all kinds."""
+
+from __future__ import annotations
+
+from graphkit.rewrite import Rule
+
+RULES: tuple[Rule, ...] = ()

@@ -1,0 +1,7 @@
+"""Normalizations: ONNX's own that MNN lacks, and onnxruntime's contrib ones."""
+
+from __future__ import annotations
+
+from graphkit.rewrite import Rule
+
+RULES: tuple[Rule, ...] = ()

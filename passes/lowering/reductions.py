@@ -1,0 +1,7 @@
+"""Reductions whose axes MNN does not read."""
+
+from __future__ import annotations
+
+from graphkit.rewrite import Rule
+
+RULES: tuple[Rule, ...] = ()
