@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from graphkit._baseline import Baseline
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
 from graphkit.graph import Graph
@@ -106,23 +107,31 @@ def optimize(
         evidence, excuse = gather(model, _bindings(stages), inputs, seed)
     manager = Manager(
         graph,
-        verify=_judge(evidence, tolerance) if verify == "each" else None,
         on_mismatch=on_mismatch,
         stop_after=stop_after,
         watch=watch,
         crash_dir=crash_dir,
         plugins=registry.plugins,
     )
-    report = manager.run(stages)
+    baseline = Baseline(evidence, excuse, tolerance, lambda moved: gather(moved, None, inputs, seed))
+    report = _run(manager, stages, baseline, each=verify == "each")
     result = graph.to_model()
-    proof = evidence.judge_model(result, tolerance) if evidence is not None else Proof(note=excuse)
-    if not proof.ok and verify == "end" and evidence is not None:
+    proof = baseline.prove(result)
+    if not proof.ok and verify == "end":
         graph = Graph.of(model)
-        again = replace(manager, graph=graph, verify=_judge(evidence, tolerance), watch=None)
-        report = again.run(stages)
+        baseline = replace(baseline, evidence=evidence, broken=[])
+        report = _run(replace(manager, graph=graph, watch=None), stages, baseline, each=True)
         result = graph.to_model()
-        proof = evidence.judge_model(result, tolerance)
-    return OptimizeResult(result, ",".join(map(str, stages)), report, proof, evidence)
+        proof = baseline.prove(result)
+    return OptimizeResult(result, ",".join(map(str, stages)), report, proof, baseline.evidence)
+
+
+def _run(manager: Manager, stages: list[Stage], baseline: Baseline, *, each: bool) -> RunReport:
+    """Run the stages; what can be judged is: after each pass if asked, and where values change on purpose."""
+    useful = baseline.evidence is not None and not baseline.evidence.worthless
+    manager.verify = baseline.judge if each and useful else None
+    manager.rebase = baseline.rebase if useful else None
+    return manager.run(stages)
 
 
 def _check_arguments(verify: str, on_mismatch: str, stop_after: int | None, inputs: Sequence[Feeds] | None) -> None:
@@ -133,12 +142,6 @@ def _check_arguments(verify: str, on_mismatch: str, stop_after: int | None, inpu
         raise UsageError(f"stop_after counts rewrites from 0, not {stop_after}")
     if inputs is not None and (isinstance(inputs, Mapping) or not inputs):
         raise UsageError("inputs is a list of samples, each a mapping from input name to array, and not empty")
-
-
-def _judge(evidence: Evidence | None, tolerance: Tolerance) -> Callable[[Graph], Proof] | None:
-    if evidence is None or evidence.worthless:
-        return None
-    return lambda graph: evidence.judge_model(graph.to_model(), tolerance)
 
 
 def _bind_stage(bind: Bindings | None, registry: Registry) -> list[Stage]:
