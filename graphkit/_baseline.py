@@ -59,7 +59,7 @@ class Baseline:
         evidence, excuse = self.gather(model)
         if evidence is None:
             return Moved(moved.max_error, f"the result does not run: {excuse}")
-        evidence.note = "; ".join(filter(None, (evidence.note, f"compared with the model as {name} left it")))
+        evidence.note = f"{evidence.note}; compared with the model as {name} left it".lstrip("; ")
         self.evidence = evidence
         return Moved(moved.max_error)
 

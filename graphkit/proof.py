@@ -134,7 +134,9 @@ class Evidence:
         unstable: Sequence[str] = (),
         engine: Opener = Session,
         seconds: float = 0.0,
+        given: bool = False,
     ) -> None:
+        self.given = given  # the samples are the user's own, not ours
         self.seconds = seconds  # what one run of the reference took, the longest
         self.samples = tuple(samples)
         self.note = note
@@ -168,9 +170,8 @@ class Evidence:
             except GraphkitError:
                 raise error from None
             why = f"the reference is ONNX's own evaluator: {error.message}"
-            return cls(
-                evidence.samples, f"{evidence.note}; {why}".lstrip("; "), evidence.unstable, Evaluator, evidence.seconds
-            )
+            evidence.note = f"{evidence.note}; {why}".lstrip("; ")
+            return evidence
 
     @classmethod
     def _gather(
@@ -182,7 +183,7 @@ class Evidence:
         seed: int,
         variants: int,
     ) -> Evidence:
-        note, probes = "", frozenset[int]()
+        note, probes, given = "", frozenset[int](), inputs is not None
         if inputs is None:
             with engine(model) as session:
                 found = usable_inputs(model, graph, seed=seed, variants=variants, engine=session)
@@ -203,7 +204,7 @@ class Evidence:
                 values = {**fitting, **result.outputs}
                 ties = {name: (values[source], axis) for name, (source, axis) in tied.items()}
                 samples.append(Sample(fitting, expected, ties, number in probes))
-        return cls(samples, note, list(dict.fromkeys(unstable)), engine, seconds)
+        return cls(samples, note, list(dict.fromkeys(unstable)), engine, seconds, given)
 
     @cached_property
     def worthless(self) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnx import TensorProto
+
 from graphkit._scratch import scratch
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, MnnError, UsageError
@@ -71,6 +73,17 @@ class Inquiry:
         faults = tuple(locate.fault_at(graph, name, f"output '{name}' {reason}") for name in empty)
         return MnnError(f"output '{empty[0]}' {reason}", faults=faults, file=model.path)
 
+    def doubles(self, model: Model) -> MnnError | None:
+        """Inputs of 64-bit floats: MNN reads them as float32, where large values are infinite."""
+        graph = Graph.of(model)
+        names = [name for name in graph.inputs if graph.dtype(name) == TensorProto.DOUBLE]
+        if not names:
+            return None
+        reason = "is float64, which MNN takes for float32: beyond 3.4e38 its values become infinite"
+        faults = tuple(locate.fault_at(graph, name, f"input '{name}' {reason}") for name in names)
+        hint = "export it in float32, or give --inputs: when samples are given they decide"
+        return MnnError(f"input '{names[0]}' {reason}", faults=faults, file=model.path, hint=hint)
+
     def lost(self, model: Model, outputs: Sequence[str]) -> MnnError | None:
         """Outputs that MNN's file does not have."""
         missing = [info.name for info in model.proto.graph.output if info.name not in outputs]
@@ -86,8 +99,9 @@ class Inquiry:
         """MNN takes the model, and nothing tells whether what it computes is right."""
         self.progress("looking for the node")
         graph = Graph.of(model)
+        faults = locate.random_nodes(graph) or locate.failing_node(graph, _loads, excuse)
         return MnnError(
-            "nothing tells whether MNN computes this model right", faults=locate.failing_node(graph, _loads, excuse),
+            f"nothing tells whether MNN computes this model right: {excuse}", faults=faults,
             file=model.path, hint="--verify none hands it over all the same",
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto, ValueInfoProto
 
 from graphkit.compare import Tolerance, compare
@@ -18,6 +19,9 @@ from graphkit.model import Model
 from graphkit.node import Node, make_info
 from graphkit.proof import Evidence, Feeds
 
+RANDOM = frozenset(
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"],
+)
 MAX_EXPOSED = 400  # inner tensors made outputs at once; MNN's converter slows down with each
 
 
@@ -30,6 +34,23 @@ def nodes_of(graph: Graph, op_types: Iterable[str]) -> tuple[NodeFault, ...]:
         for node in inner.nodes
         if node.op_type in wanted
     )
+
+
+def random_nodes(graph: Graph) -> tuple[NodeFault, ...]:
+    """Nodes whose outputs are random by the standard, subgraphs included."""
+    return tuple(
+        NodeFault(node.label, node.op, "its output is random")
+        for inner in graph.walk()
+        for node in inner.nodes
+        if node.op in RANDOM or (node.op == "Dropout" and _trains(inner, node))
+    )
+
+
+def _trains(graph: Graph, node: Node) -> bool:
+    """True unless Dropout is known to pass its input on."""
+    mode = node.input(2)
+    value = graph.constant(mode) if mode else False
+    return bool(value is None or np.any(value))
 
 
 def failing_node(graph: Graph, works: Callable[[Model], bool], reason: str) -> tuple[NodeFault, ...]:

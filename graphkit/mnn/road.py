@@ -87,7 +87,8 @@ def convert(
     it computes something else. Other arguments as in `optimize`.
 
     Raises MnnError when MNN refuses the model, crashes, takes longer than `timeout` seconds, or computes it
-    wrong: `faults` names the nodes. Then there is no output, unless `keep`. Raises what `optimize` raises.
+    wrong, and when nothing can be proven (random operators): `faults` names the nodes. Then there is no output,
+    unless `keep`. Raises what `optimize` raises.
     """
     options = options or ConverterOptions.of()
     trip = _Trip(Path(output), options, tolerance, keep, timeout, progress or _silent)
@@ -124,9 +125,8 @@ def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse
     except GraphkitError:
         return None
     note = f"compared with the optimized model, the passes are not verified: {excuse}"
-    return Evidence(
-        evidence.samples, f"{evidence.note}; {note}".lstrip("; "), evidence.unstable, evidence.engine, evidence.seconds
-    )
+    evidence.note = f"{evidence.note}; {note}".lstrip("; ")
+    return evidence
 
 
 def _silent(step: str) -> None:
@@ -167,6 +167,8 @@ class _Trip:
         Without evidence the excuse says why: _NOT_ASKED, or that nothing runs the original.
         """
         hopeless = self.inquiry.constant(model) or self.inquiry.empty(model)
+        if evidence is not None and not evidence.given:
+            hopeless = hopeless or self.inquiry.doubles(model)
         if hopeless is not None:
             raise hopeless
         with scratch("road") as name:
@@ -231,6 +233,8 @@ class _Trip:
         except MnnError as error:
             return Proof(note=str(error)), self.inquiry.failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
+        if proof.kind == "none":
+            return proof, self.inquiry.unproven(model, proof.note)
         kept = f"; kept as {self.output}" if self.keep else ""
         return proof, None if proof.ok else self.inquiry.wrong(model, evidence, proof, kept)
 

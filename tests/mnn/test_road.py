@@ -103,12 +103,25 @@ def test_keep_leaves_a_wrong_file_and_still_fails(tmp_path: Path) -> None:
     assert (tmp_path / "wrong.mnn").exists()
 
 
-def test_a_random_reference_proves_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_random_model_is_handed_over_only_when_asked(tmp_path: Path) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = RandomNormalLike(x) y = Add(x, r) }"
     path = save(text, tmp_path / "random.onnx")
-    for proof in (convert(path, tmp_path / "random.mnn").proof, optimize(path, "minimal").proof):
-        assert proof.kind == "none"
-        assert "differs from itself" in proof.note
+    proof = optimize(path, "minimal").proof
+    assert proof.kind == "none"
+    assert "differs from itself" in proof.note
+    with pytest.raises(MnnError, match="differs from itself") as caught:
+        convert(path, tmp_path / "random.mnn")
+    assert [fault.op for fault in caught.value.faults] == ["RandomNormalLike"]
+    assert convert(path, tmp_path / "random.mnn", verify="none").proof.kind == "none"
+
+
+def test_float64_inputs_need_samples(tmp_path: Path) -> None:
+    path = save("g (double[2, 4] x) => (double[2, 4] y) { y = Add(x, x) }", tmp_path / "double.onnx")
+    with pytest.raises(MnnError, match="'x' is float64") as caught:
+        convert(path, tmp_path / "double.mnn")
+    assert caught.value.faults[0].node == "y"
+    assert not (tmp_path / "double.mnn").exists()
+    assert convert(path, tmp_path / "double.mnn", inputs=[{"x": np.ones((2, 4))}]).proof.kind == "equal"
 
 
 def test_fp16_storage_is_proven_with_a_wider_tolerance(mlp: Path, tmp_path: Path) -> None:
