@@ -9,10 +9,12 @@ DEV := $(VENV)/.dev
 MODELS := $(VENV)/.models
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint types docs bench clean
+.PHONY: help demo test fast lint types docs bench conformance operators clean
+
+STEP := 1
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "graphkit needs Python 3.11 or newer")'
@@ -54,6 +56,12 @@ bench: $(MODELS) ## us and the peers side by side (minutes); writes benchmarks/r
 	$(BIN)/python benchmarks/optimize.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/speed.py
+
+conformance: $(DEV) ## ONNX's backend tests through MNN (12 minutes; STEP=20: a sample); writes docs/conformance.md
+	$(BIN)/python -m conformance --road plain --road graphkit --road check --step $(STEP) --strict $(if $(filter 1,$(STEP)),--publish)
+
+operators: $(DEV) ## make the table of operators anew from verdicts.json (MODELS_RIGHT=… more good nodes)
+	$(BIN)/python -m conformance.operators $(foreach model,$(MODELS_RIGHT),--right $(model))
 
 clean: ## remove the venv and what tools left behind
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

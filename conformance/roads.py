@@ -19,7 +19,7 @@ from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.options import ConverterOptions
 
 Verdict = Literal["right", "refused", "wrong", "failed", "crashed"]
-Road = Literal["plain", "graphkit"]
+Road = Literal["plain", "graphkit", "check"]
 _TIMEOUT = 90.0  # seconds for one step of one test
 
 
@@ -49,6 +49,8 @@ def travel(job: Job) -> Result:
         folder = Path(name)
         source, made = folder / "model.onnx", folder / "model.mnn"
         source.write_bytes(case.model)
+        if road == "check":
+            return Result(case.name, road, *_check(source))
         outcome = (_plain if road == "plain" else _graphkit)(source, made)
         if outcome is None:
             outcome = _judge(case, made)
@@ -77,6 +79,16 @@ def _graphkit(source: Path, made: Path) -> Outcome | None:
     except GraphkitError as error:
         return "crashed", f"{type(error).__name__}: {_short(error)}"
     return None
+
+
+def _check(source: Path) -> Outcome:
+    """What `graphkit check` expects of `graphkit convert`: right or refused."""
+    try:
+        result = graphkit.check(source)
+    except GraphkitError as error:
+        return "crashed", f"{type(error).__name__}: {_short(error)}"
+    reasons = [f"{finding.node}: {finding.why}" for finding in result.left]
+    return "right" if result.ok else "refused", "; ".join(reasons)[:300], tuple(f.op for f in result.left)
 
 
 def _judge(case: Case, made: Path) -> Outcome:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from graphkit.errors import GraphkitError, MnnError, ModelError, OutputError, PassError, UsageError
     from graphkit.graph import Graph, Node, TensorType
     from graphkit.inputs import load_inputs, random_inputs
+    from graphkit.mnn.findings import Finding
     from graphkit.mnn.options import ConverterOptions
+    from graphkit.mnn.preflight import CheckResult, check
     from graphkit.mnn.road import ConvertResult, convert
     from graphkit.model import Model, load, save
     from graphkit.optimizer import OptimizeResult, optimize
@@ -36,7 +38,9 @@ _WHERE = {
     "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "OutputError", "PassError", "UsageError"),
     "graphkit.graph": ("Graph", "Node", "TensorType"),
     "graphkit.inputs": ("load_inputs", "random_inputs"),
+    "graphkit.mnn.findings": ("Finding",),
     "graphkit.mnn.options": ("ConverterOptions",),
+    "graphkit.mnn.preflight": ("CheckResult", "check"),
     "graphkit.mnn.road": ("ConvertResult", "convert"),
     "graphkit.model": ("Model", "load", "save"),
     "graphkit.optimizer": ("OptimizeResult", "optimize"),
@@ -61,8 +65,10 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = [
     "Builder",
     "Change",
+    "CheckResult",
     "ConvertResult",
     "ConverterOptions",
+    "Finding",
     "Graph",
     "GraphkitError",
     "MnnError",
@@ -84,6 +90,7 @@ __all__ = [
     "UsageError",
     "VerifyResult",
     "apply_rules",
+    "check",
     "convert",
     "inspect",
     "load",

@@ -46,6 +46,9 @@ BUILTIN: dict[str, str] = {
     "fuse-gelu": "graphkit.passes.fuse_gelu:FuseGelu",
     "fuse-layernorm-gelu": "graphkit.passes.fuse_layernorm_gelu:FuseLayernormGelu",
     "fuse-silu": "graphkit.passes.fuse_silu:FuseSilu",
+    "split-attention": "graphkit.passes.split_attention:SplitAttention",
+    "dequantize-weights": "graphkit.passes.dequantize_weights:DequantizeWeights",
+    "strip-activation-qdq": "graphkit.passes.strip_activation_qdq:StripActivationQdq",
     "lower-for-mnn": "graphkit.passes.lower_for_mnn:LowerForMnn",
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
@@ -53,7 +56,9 @@ BUILTIN: dict[str, str] = {
 _SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup),infer-shapes"
 
 _SIMPLIFY_FOR_MNN = (
-    "fixpoint(fold-shapes,canonicalize,fold-constants,lower-for-mnn,fuse-transposes,cse,cleanup),infer-shapes"
+    "dequantize-weights,"
+    "fixpoint(fold-shapes,canonicalize,fold-constants,split-attention,lower-for-mnn,fuse-transposes,cse,cleanup),"
+    "infer-shapes"
 )
 
 _FUSE = "fuse-conv-bn,fuse-pad,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"

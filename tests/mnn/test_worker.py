@@ -81,6 +81,23 @@ def test_empty_arrays_go_in_and_come_out(tmp_path: Path) -> None:
     assert got["t"] == -3
 
 
+def test_the_first_step_of_a_decoder_takes_an_empty_past(tmp_path: Path) -> None:
+    path = build(
+        tmp_path,
+        "g (float[1,2,s,4] x, float[1,2,p,4] past) => (float[1,2,s,4] y, float[1,2,t,4] present)"
+        " { present = Concat<axis = 2>(past, x) xt = Transpose<perm = [0, 1, 3, 2]>(present)"
+        " scores = MatMul(x, xt) weights = Softmax<axis = -1>(scores) y = MatMul(weights, present) }",
+    )
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 4)).astype(np.float32)
+    first = run(path, {"x": x[:, :, :4], "past": x[:, :, :0]}).outputs
+    np.testing.assert_array_equal(first["present"], x[:, :, :4])
+    scores = x[:, :, :4] @ x[:, :, :4].transpose(0, 1, 3, 2)
+    weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(first["y"], weights @ x[:, :, :4], rtol=1e-4, atol=1e-5)
+    second = run(path, {"x": x[:, :, 4:], "past": first["present"]}).outputs
+    np.testing.assert_array_equal(second["present"], x)
+
+
 def test_a_result_without_elements_is_an_array(tmp_path: Path) -> None:
     path = build(tmp_path, "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }")
     got = run(path, {"x": np.zeros((2, 3), np.float32)}).outputs["y"]

@@ -1,0 +1,120 @@
+"""Einsum in the forms that MNN 3.6 takes: two operands, an explicit result, no index twice in one operand.
+
+Method: ONNX Operators, Einsum (numpy's rules). What MNN runs right stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.graph import Graph
+from graphkit.node import Node
+from graphkit.passes._emit import Emit
+from graphkit.passes.lowering._numbers import FLOATS
+from graphkit.rewrite import Outcome, Refusal, rule
+
+_NAME = "einsum-for-mnn"
+_ALL = "..."
+
+
+def _terms(equation: str) -> tuple[list[str], str]:
+    """The operands' indices and the result's, which is made when it is not given."""
+    text = equation.replace(" ", "")
+    if "->" in text:
+        left, right = text.split("->")
+        return left.split(","), right
+    letters = re.findall("[A-Za-z]", text)
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return text.split(","), (_ALL if _ALL in text else "") + once
+
+
+def _letters(term: str) -> list[str]:
+    return re.findall(r"\.\.\.|[A-Za-z]", term)
+
+
+def _repeated(term: str) -> str | None:
+    """An index that comes twice in a term."""
+    letters = _letters(term)
+    return next((letter for letter in letters if letters.count(letter) > 1), None)
+
+
+@rule("Einsum", name=_NAME)
+def einsum(graph: Graph, node: Node) -> Outcome:
+    """Einsum with an implied or scalar result, three or more operands, or diagonals."""
+    equation = str(node.attr("equation"))
+    terms, result = _terms(equation)
+    values = list(node.inputs)
+    odd = len(terms) > 2 or "->" not in equation or any(map(_repeated, terms)) or (len(terms) == 2 and not result)
+    if not odd:
+        return None
+    if graph.dtype(values[0]) not in FLOATS:
+        return Refusal(_NAME, node.label, "MNN has Einsum of floats only")
+    emit = Emit(graph, node)
+    for place, term in enumerate(terms):
+        while (letter := _repeated(term)) is not None:
+            cut = _diagonal(emit, values[place], term, letter, node.inputs[place])
+            if cut is None:
+                return Refusal(_NAME, node.label, f"a diagonal over '{letter}', whose size or place is unknown")
+            values[place], term = cut
+        terms[place] = term
+    while len(terms) > 2:
+        _join(emit, values, terms, result)
+    y = _final(emit, values, terms, result)
+    return emit.rewrite({node.outputs[0]: y}, f"Einsum '{equation}' in forms that MNN has")
+
+
+def _diagonal(emit: Emit, x: str, term: str, letter: str, source: str) -> tuple[str, str] | None:
+    """Take the diagonal over the first two places of an index: what is off it becomes 0, then one axis is summed."""
+    shape, letters = emit.graph.shape(source), _letters(term)
+    if shape is None:
+        return None
+    rank = len(shape) - sum(letter != _ALL for letter in _letters(term)) if x == source else None
+    if rank is None or (_ALL not in letters and rank):
+        return None
+    axes = _axes(letters, letter, rank)
+    size = shape[axes[0]]
+    if not isinstance(size, int) or len(axes) != 2:
+        return None
+    eye_shape = [size if axis in axes else 1 for axis in range(len(shape))]
+    eye = emit.const(np.eye(size, dtype=np.bool_).reshape(eye_shape), "diagonal")
+    kept = emit.op("Where", eye, x, emit.number(0, emit.graph.dtype(source) or TensorProto.FLOAT))
+    at = letters.index(letter, letters.index(letter) + 1)
+    letters.pop(at)
+    return emit.reduce("ReduceSum", kept, [axes[1]], keepdims=False), "".join(letters)
+
+
+def _axes(letters: list[str], letter: str, spread: int) -> list[int]:
+    """The axes of an index; `...` stands for `spread` of them."""
+    axes, axis = [], 0
+    for item in letters:
+        if item == letter:
+            axes.append(axis)
+        axis += spread if item == _ALL else 1
+    return axes
+
+
+def _join(emit: Emit, values: list[str], terms: list[str], result: str) -> None:
+    """Contract the first two operands to one that keeps what others need."""
+    needed = set(_letters(result)).union(*(_letters(term) for term in terms[2:]))
+    order = dict.fromkeys(_letters(terms[0]) + _letters(terms[1]))
+    kept = "".join(letter for letter in order if letter in needed)
+    values[:2] = [emit.op("Einsum", *values[:2], equation=f"{terms[0]},{terms[1]}->{kept}")]
+    terms[:2] = [kept]
+
+
+def _final(emit: Emit, values: list[str], terms: list[str], result: str) -> str:
+    """The last contraction; a scalar is the sum over what a matrix product leaves."""
+    if len(terms) == 1 and terms[0] == result:
+        return emit.op("Identity", values[0])
+    if result:
+        return emit.op("Einsum", *values, equation=f"{','.join(terms)}->{result}")
+    if len(terms) == 2:
+        kept = terms[0]
+        values = [emit.op("Einsum", *values, equation=f"{','.join(terms)}->{kept}")]
+    return emit.op("ReduceSum", values[0], keepdims=0)
+
+
+RULES = (einsum,)

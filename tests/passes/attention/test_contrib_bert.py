@@ -1,0 +1,53 @@
+"""BERT as onnxruntime's own optimizer writes it: every attention is split, alone and with all else that MNN needs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fixtures import exports
+from graphkit.graph import Graph
+from graphkit.model import Model
+from graphkit.optimizer import optimize
+from graphkit.testing import assert_equal_outputs
+from tests.in_mnn import assert_right_in_mnn
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Two layers, with Attention, SkipLayerNormalization, EmbedLayerNormalization and BiasGelu."""
+    from onnxruntime.transformers import optimizer
+
+    logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
+    source = exports.export("bert2_eager_ts")
+    made = tmp_path_factory.mktemp("bert") / "fused.onnx"
+    optimizer.optimize_model(str(source), "bert", num_heads=4, hidden_size=64, opt_level=1).save_model_to_file(
+        str(made)
+    )
+    return Model.load(made)
+
+
+def feeds() -> dict[str, np.ndarray]:
+    """Two sentences, one of them shorter."""
+    rng = np.random.default_rng(0)
+    mask = np.ones((2, 7), np.int64)
+    mask[1, 5:] = 0
+    ids, kinds = rng.integers(0, 50, (2, 7)), rng.integers(0, 2, (2, 7))
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
+
+
+def test_all_is_split(fused: Model) -> None:
+    assert Counter(node.op for node in Graph.of(fused).nodes)["com.microsoft::Attention"] == 2
+    after = optimize(fused, "mnn", verify="none").model
+    assert {node.domain for node in Graph.of(after).nodes} == {""}
+    assert_equal_outputs(fused, after, inputs=feeds())
+
+
+def test_in_mnn(fused: Model, tmp_path: Path) -> None:
+    assert_right_in_mnn(fused, tmp_path, feeds=feeds())
