@@ -35,7 +35,7 @@ class Blamed:
 class Evidence:
     """Of each operator: the nodes that went right, and those that went wrong.
 
-    mended: cases that go right on graphkit's road.
+    mended: cases that go right on graphkit's road; proven: forms that do, by operator.
     unresolved: bad examples in which no node could be blamed; explained: those that the graph's structure
     explains, or of which nothing could be proven;
     stale: refusals that name an operator that the passes no longer leave in the graph.
@@ -45,6 +45,7 @@ class Evidence:
     bad: dict[str, list[Blamed]] = field(default_factory=lambda: defaultdict(list))
     counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     mended: set[str] = field(default_factory=set)
+    proven: dict[str, set[Signature]] = field(default_factory=lambda: defaultdict(set))
     unresolved: list[Example] = field(default_factory=list)
     explained: list[Example] = field(default_factory=list)
     stale: list[Example] = field(default_factory=list)
@@ -54,24 +55,22 @@ class Evidence:
         self.bad[node.op].append(Blamed(node, example))
         self.counts[node.op][example.effect] += 1
 
-    def good(self, op: str) -> list[Mapping[str, Feature]]:
-        """Features of the nodes that went right, without those whose equals went wrong on graphkit's road.
+    def good(self, op: str, proven: bool) -> list[Mapping[str, Feature]]:
+        """Features of the nodes that went right on graphkit's road, or (not proven) on the plain road only.
 
-        A test that MNN passed on the plain road is one set of values; graphkit's proof tries more.
+        A test that MNN passed on the plain road is one set of values; graphkit's proof tries more. Nodes whose equals
+        went wrong on graphkit's road are left out.
         """
         refuted = {item.signature for item in self.bad[op] if item.example.road == "graphkit"}
-        return [node.features for sig, node in self.right[op].items() if sig not in refuted]
+        kept = [(sig, node) for sig, node in self.right[op].items() if sig not in refuted]
+        return [node.features for sig, node in kept if (sig in self.proven[op]) == proven]
 
 
 def attribute(examples: Sequence[Example]) -> Evidence:
     """Sort the nodes of all examples."""
     evidence = Evidence()
-    for example in examples:
-        if example.right:
-            evidence.mended |= {example.case} if example.road == "graphkit" else set()
-            for node in example.nodes:
-                evidence.right[node.op][signature(node)] = node
-                evidence.counts[node.op]["right"] += 1
+    for example in (example for example in examples if example.right):
+        _credit(example, evidence)
     bags = []
     for example in (example for example in examples if not example.right):
         if example.structural or example.unproven:
@@ -90,6 +89,18 @@ def attribute(examples: Sequence[Example]) -> Evidence:
     for example, suspects in bags:
         _settle(example, suspects, evidence)
     return evidence
+
+
+def _credit(example: Example, evidence: Evidence) -> None:
+    """Note all nodes of a right example."""
+    if example.road == "graphkit":
+        evidence.mended.add(example.case)
+    for node in example.nodes:
+        mark = signature(node)
+        evidence.right[node.op][mark] = node
+        evidence.counts[node.op]["right"] += 1
+        if example.road == "graphkit":
+            evidence.proven[node.op].add(mark)
 
 
 def _suspects(example: Example, evidence: Evidence) -> list[Seen]:

@@ -27,6 +27,7 @@ _DEFAULT_COST = 3.0
 _LISTS = 2.0  # an attribute that holds a list: its exact numbers say little
 _OPEN = 0.05  # so that of two tests that the same forms pass the more careful one is taken
 _PRICE = 0.3  # of a unit of cost, in bad forms covered
+_LUCK = 0.25  # of the bad forms covered: so many may be right by luck
 _PAIRS = 150  # promising pairs of tests that are tried with a third
 _ONE_WAY = ("dynamic.", "subgraph")
 _SIZES = ("length.in", "length.out", "last.")
@@ -46,21 +47,31 @@ class _Candidate:
     tests: tuple[_Pair, ...]
     bad: int  # bit set of the bad forms that pass
     good: int
+    lucky: int
     cost: float
 
     def joined(self, other: _Candidate) -> _Candidate:
         tests = tuple(dict.fromkeys((*self.tests, *other.tests)))
-        return _Candidate(tests, self.bad & other.bad, self.good & other.good, self.cost + other.cost)
+        bad, good, lucky = self.bad & other.bad, self.good & other.good, self.lucky & other.lucky
+        return _Candidate(tests, bad, good, lucky, self.cost + other.cost)
+
+    def sound(self, left: int) -> bool:
+        """True when no good form passes, and few that may be right by luck."""
+        covers = (self.bad & left).bit_count()
+        return not self.good and covers > 0 and self.lucky.bit_count() <= _LUCK * covers
 
     def score(self, left: int) -> float:
-        return (self.bad & left).bit_count() - _PRICE * self.cost
+        return (self.bad & left).bit_count() - _PRICE * self.cost - self.lucky.bit_count() / 2
 
 
-def cover(bad: Sequence[Form], good: Sequence[Form]) -> tuple[list[Learned], list[int]]:
-    """Conditions that hold for bad forms and for no good one, and the numbers of the bad forms without one."""
-    if not good:
+def cover(bad: Sequence[Form], good: Sequence[Form], lucky: Sequence[Form] = ()) -> tuple[list[Learned], list[int]]:
+    """Conditions that hold for bad forms and for no good one, and the numbers of the bad forms without one.
+
+    lucky: forms that were right once and may be so by luck of the numbers; a condition may hold for a few of them.
+    """
+    if not good and not lucky:
         return ([Learned({}, tuple(range(len(bad))))] if bad else []), []
-    singles = _singles(bad, good)
+    singles = _singles(bad, good, lucky)
     learned: list[Learned] = []
     left = (1 << len(bad)) - 1
     while left:
@@ -83,18 +94,18 @@ def _best(singles: Sequence[_Candidate], left: int) -> _Candidate | None:
         if a.bad & b.bad & left and a.tests[0][0] != b.tests[0][0]:
             pair = a.joined(b)
             best = _better(best, pair, left)
-            if pair.good:
+            if not pair.sound(left):
                 pairs.append(pair)
-    pairs.sort(key=lambda pair: (pair.good.bit_count() - (pair.bad & left).bit_count(), pair.cost))
+    pairs.sort(key=lambda pair: ((pair.good | pair.lucky).bit_count() - (pair.bad & left).bit_count(), pair.cost))
     for pair in pairs[:_PAIRS]:
         for item in useful:
-            if pair.bad & item.bad & left and not pair.good & item.good:
+            if pair.bad & item.bad & left:
                 best = _better(best, pair.joined(item), left)
     return best
 
 
 def _better(best: _Candidate | None, item: _Candidate, left: int) -> _Candidate | None:
-    if item.good or not item.bad & left:
+    if not item.sound(left):
         return best
     if best is None:
         return item
@@ -102,14 +113,15 @@ def _better(best: _Candidate | None, item: _Candidate, left: int) -> _Candidate 
     return item if a > b or (a == b and str(item.tests) < str(best.tests)) else best
 
 
-def _singles(bad: Sequence[Form], good: Sequence[Form]) -> list[_Candidate]:
+def _singles(bad: Sequence[Form], good: Sequence[Form], lucky: Sequence[Form]) -> list[_Candidate]:
     """All tests, of those that the same forms pass only the cheapest."""
-    cheapest: dict[tuple[int, int], _Candidate] = {}
-    for name, test in sorted(set(_tests(bad, good)), key=str):
-        item = _Candidate(((name, test),), _mask(bad, name, test), _mask(good, name, test), cost(name, test))
-        known = cheapest.get((item.bad, item.good))
-        if item.bad and (known is None or item.cost < known.cost):
-            cheapest[item.bad, item.good] = item
+    cheapest: dict[tuple[int, int, int], _Candidate] = {}
+    for name, test in sorted(set(_tests(bad, [*good, *lucky])), key=str):
+        masks = (_mask(bad, name, test), _mask(good, name, test), _mask(lucky, name, test))
+        known = cheapest.get(masks)
+        price = cost(name, test)
+        if masks[0] and (known is None or price < known.cost):
+            cheapest[masks] = _Candidate(((name, test),), *masks, price)
     return list(cheapest.values())
 
 

@@ -74,7 +74,7 @@ def _said(condition: Condition, op: str, known: Set[str]) -> Condition:
 
 
 def _row(op: str, old: Operator | None, evidence: Evidence, known: Set[str], report: Report, drop: bool) -> Operator:
-    bad, good = evidence.bad[op], evidence.good(op)
+    bad, good, lucky = evidence.bad[op], evidence.good(op, True), evidence.good(op, False)
     kept = []
     for condition in _by_hand(old) if old is not None else []:
         against = sum(condition.holds(form) for form in good)
@@ -83,9 +83,9 @@ def _row(op: str, old: Operator | None, evidence: Evidence, known: Set[str], rep
         if not (against and drop):
             kept.append(condition)
     open_ = [item for item in bad if not any(condition.holds(item.node.features) for condition in kept)]
-    together = [item for item in open_ if item.example.whole]
-    open_ = [item for item in open_ if not item.example.whole]
-    learned, rest = cover([item.node.features for item in open_], good)
+    together = [item for item in open_ if (good or lucky) and _not_alone(item)]
+    open_ = [item for item in open_ if item not in together]
+    learned, rest = cover([item.node.features for item in open_], good, lucky)
     for item in learned:
         kept.append(_condition(dict(item.when), [open_[n] for n in item.covers], "learned", evidence.mended))
     for one in [*(open_[number] for number in rest), *together]:
@@ -95,6 +95,11 @@ def _row(op: str, old: Operator | None, evidence: Evidence, known: Set[str], rep
     kept = [_said(_curated(condition, old), op, known) for condition in kept]
     counts = {name: number for name, number in evidence.counts[op].items() if number}
     return Operator(_verdict(kept, counts), tuple(kept), counts)
+
+
+def _not_alone(blamed: Blamed) -> bool:
+    """True when the node's own form does not tell why: its neighbours or its body count."""
+    return blamed.example.whole or blamed.node.op in ("If", "Loop", "Scan")
 
 
 def _form(found: Mapping[str, Feature]) -> dict[str, Any]:

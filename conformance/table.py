@@ -81,7 +81,7 @@ def _totals(able: Sequence[Case], results: Mapping[str, Mapping[str, Result]]) -
         if total:
             share = f"{100 * counts['right'] / total:.1f} %"
             rows.append((road, total, *(counts[verdict] for verdict in _ORDER), share))
-    yield from _table(("road", "tests", *_ORDER, "right"), rows)
+    yield from _table(("road", "tests", *_ORDER, "share right"), rows)
 
 
 def disagreements(results: Mapping[str, Mapping[str, Result]]) -> tuple[list[str], list[str]]:
@@ -156,7 +156,7 @@ def _left(able: Sequence[Case], results: Mapping[str, Result]) -> Iterator[str]:
             groups[op, result.verdict, why(result.detail)].append(case.name)
     rows = []
     for (op, verdict, reason), names in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]))):
-        shown = ", ".join(f"`{name}`" for name in names[:_EXAMPLES])
+        shown = ", ".join(f"`{name}`" for name in sorted(names)[:_EXAMPLES])
         more = f" and {len(names) - _EXAMPLES} more" if len(names) > _EXAMPLES else ""
         rows.append((op, verdict, len(names), reason, shown + more))
     yield from _table(("node", "verdict", "tests", "reason", "tests by name"), rows)

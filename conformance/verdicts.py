@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.roads import Result
 
 FILE = Path(__file__).with_name("verdicts.json")
-_DETAIL = 160  # characters of a reason that are kept
+_DETAIL = 300  # characters of a reason that are kept
 
 
 def write(results: Iterable[Result], path: Path) -> None:

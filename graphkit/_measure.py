@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 _BLOCK = 1 << 20  # elements that are widened to float64 at a time
 
 
@@ -69,7 +70,7 @@ def _add_block(stats: Stats, expected: Array, actual: Array, start: int) -> None
         stats.differing += unequal.size
         if unequal.size and stats.mismatch is None:
             stats.mismatch = start + int(unequal[0])
-    reference, candidate = expected.astype(np.float64), actual.astype(np.float64)
+    reference, candidate = _bounded(expected), _bounded(actual)
     nan = np.isnan(reference) != np.isnan(candidate)
     infinite = (np.isinf(reference) | np.isinf(candidate)) & (reference != candidate) & ~nan
     stats.nan_mismatch += int(nan.sum())
@@ -78,6 +79,12 @@ def _add_block(stats: Stats, expected: Array, actual: Array, start: int) -> None
     if wrong.size and stats.mismatch is None:
         stats.mismatch = start + int(wrong[0])
     _add_finite(stats, reference, candidate, start)
+
+
+def _bounded(array: Array) -> Array:
+    """As float64, the borders of float32 as infinities: they stand for them in masks, and would dwarf all else."""
+    values = array.astype(np.float64)
+    return np.where(np.abs(values) == _FLOAT32_MAX, np.copysign(np.inf, values), values)
 
 
 def _add_finite(stats: Stats, reference: Array, candidate: Array, start: int) -> None:

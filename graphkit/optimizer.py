@@ -15,9 +15,10 @@ from graphkit.manager import FixpointStage, Manager, PassRecord, PassStage, RunR
 from graphkit.model import Model, PathLike
 from graphkit.passes._bindings import resolve
 from graphkit.pipeline import Pipeline
-from graphkit.proof import Evidence, Feeds, Proof, default_tolerance
+from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.registry import Registry
 from graphkit.structure import invalid_node
+from graphkit.tolerances import default_tolerance
 
 Verify = Literal["none", "end", "each"]
 OnMismatch = Literal["rollback", "stop"]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from graphkit import _drift
 from graphkit.compare import Comparison, Ties, Tolerance, compare
 from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.graph import Graph
@@ -33,13 +34,14 @@ class Sample:
     """Inputs and what the reference computes from them; `ties` as in `compare`.
 
     A probe has unlikely values (see sampling.values); where they make the reference infinite or NaN, nothing is
-    compared.
+    compared. drift: how far the reference moves on its own, relative to its largest value; see `_drift`.
     """
 
     feeds: Feeds
     expected: dict[str, Array]
     ties: Ties
     probe: bool = False
+    drift: float = 0.0
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -193,6 +195,7 @@ class Evidence:
         scores = [name for name, _ in tied.values() if name not in graph.inputs]
         names = list(dict.fromkeys([*graph.outputs, *scores]))
         samples, unstable, seconds = [], [], 0.0
+        drifts = _drift.quantizes(graph)
         with engine(model, outputs=names if tied else None) as session:
             for number, feeds in enumerate(inputs):
                 fitting = check_feeds(session.input_specs, feeds)
@@ -203,7 +206,8 @@ class Evidence:
                 expected = {name: result.outputs[name] for name in graph.outputs}
                 values = {**fitting, **result.outputs}
                 ties = {name: (values[source], axis) for name, (source, axis) in tied.items()}
-                samples.append(Sample(fitting, expected, ties, number in probes))
+                moved = _drift.drift(session, fitting, expected) if drifts else 0.0
+                samples.append(Sample(fitting, expected, ties, number in probes, moved))
         return cls(samples, note, list(dict.fromkeys(unstable)), engine, seconds, given)
 
     @cached_property
@@ -232,11 +236,12 @@ class Evidence:
         checks = []
         for sample, actual in zip(self.samples, outputs, strict=True):
             expected = {name: self._settled(name, array, actual) for name, array in sample.expected.items()}
-            comparison = compare(
-                expected, actual, tolerance, squeeze=squeeze, ties=sample.ties, finite_only=sample.probe
-            )
+            fair = _drift.allowing(tolerance, sample.drift)
+            comparison = compare(expected, actual, fair, squeeze=squeeze, ties=sample.ties, finite_only=sample.probe)
             checks.append(Check(sample.shapes, comparison))
-        proof = Proof(tuple(checks), "; ".join(part for part in (self.note, _weakness(checks)) if part))
+        moved = max((sample.drift for sample in self.samples), default=0.0)
+        notes = (self.note, _drift.note(tolerance, moved), _weakness(checks))
+        proof = Proof(tuple(checks), "; ".join(part for part in notes if part))
         if proof.ok and (self.worthless or all(o.vacuous for check in checks for o in check.comparison.outputs)):
             return Proof(note=self.worthless or "the outputs have no finite values on these samples")
         return proof
@@ -291,11 +296,3 @@ def index_outputs(graph: Graph) -> dict[str, tuple[str, int]]:
             if picks and (graph.producer(scores) is not None or (node.op == "TopK" and scores in graph.inputs)):
                 found[name] = (scores, int(node.attr("axis", -1 if node.op == "TopK" else 0)))
     return found
-
-
-def default_tolerance(graph: Graph) -> Tolerance:
-    """What equal means for a rewritten graph: 1e-4 of the largest value, 2e-2 when it has half floats."""
-    halves = (10, 16)  # TensorProto.FLOAT16, BFLOAT16
-    low = any(info.type.tensor_type.elem_type in halves for info in graph.output_infos.values())
-    low = low or any(weight.data_type in halves for weight in graph.initializers.values())
-    return Tolerance(rtol=2e-2 if low else 1e-4)

@@ -11,7 +11,7 @@ from graphkit.node import Node
 from graphkit.passes._cleanup_noops import const_ints, pass_on
 from graphkit.rewrite import Builder, Outcome, Refusal, rule
 
-_READERS = ("SequenceAt", "SequenceLength", "ConcatFromSequence")
+_READERS = ("SequenceAt", "SequenceLength", "ConcatFromSequence", "SequenceMap")
 
 
 def _items(graph: Graph, sequence: str) -> tuple[str, ...] | None:

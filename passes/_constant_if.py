@@ -44,7 +44,7 @@ def _inline(graph: Graph, node: Node, branch: Graph) -> list[Node]:
         for value in (*graph_inside.input_infos, *graph_inside.initializers, *graph_inside._producer):
             if value and value not in names:
                 names[value] = graph.new_name(f"{node.label}/{value}")
-    protos = [_renamed(_body.write_node(item), names) for item in branch.nodes]
+    protos = [renamed(_body.write_node(item), names) for item in branch.nodes]
     weights = {names[name]: weight.array() for name, weight in branch.initializers.items()}
     before, made = (
         node._next,
@@ -60,7 +60,7 @@ def _inline(graph: Graph, node: Node, branch: Graph) -> list[Node]:
     return inserted
 
 
-def _renamed(proto: NodeProto, names: Mapping[str, str]) -> NodeProto:
+def renamed(proto: NodeProto, names: Mapping[str, str]) -> NodeProto:
     """A copy of a node, graphs inside included, with values renamed."""
     copy = NodeProto()
     copy.CopyFrom(proto)

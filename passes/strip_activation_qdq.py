@@ -16,15 +16,12 @@ from graphkit.passes import _dequantize
 from graphkit.passes._dequantize import DEQUANTIZE, QUANTIZE, RANGES, Layout, code_type, result_type, same_parameters
 from graphkit.passes._emit import Emit
 from graphkit.passes._float_lstm import float_lstm
+from graphkit.passes.lowering._integral import MOVES
 from graphkit.rewrite import Outcome, PassResult, Refusal, Rule, apply_rules
 
 _NAME = "strip-activation-qdq"
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-# Operators that do the same to codes and to numbers, with one tensor among their inputs.
-_MOVES = frozenset(
-    ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile",
-     "MaxPool", "DepthToSpace", "SpaceToDepth")
-)  # fmt: skip
+_MOVES = MOVES - {"Relu"}  # of codes it cuts at zero, of numbers at the zero point
 _DEPTH = 8
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.proof import Evidence, Proof, default_tolerance, index_outputs, shape_text
+from graphkit.proof import Evidence, Proof, index_outputs, shape_text
 from graphkit.testing import graph_of, parse
+from graphkit.tolerances import default_tolerance, mnn_tolerance
 
 TIGHT = Tolerance(rtol=1e-5)
 ONE = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
@@ -130,6 +131,9 @@ def test_default_tolerance_knows_half_floats() -> None:
     assert default_tolerance(graph_of(half)).rtol == 2e-2
     weight = "g (float[4] x) => (float[4] y) <float16 w = {1}> { a = Cast<to = 1>(w) y = Add(x, a) }"
     assert default_tolerance(graph_of(weight)).rtol == 2e-2
+    assert mnn_tolerance(graph_of(weight)).rtol == 2e-2
+    assert mnn_tolerance(graph_of(ONE)).rtol == 1e-3
+    assert mnn_tolerance(graph_of(ONE), halved=True).rtol == 2e-2
 
 
 def test_as_json() -> None:

@@ -193,7 +193,7 @@ def _run(
                 stop_after=given["stop_after"],
                 inputs=samples(given["inputs"]),
                 seed=given["seed"],
-                tolerance=_values.tolerance(lambda: _default(options), given["rtol"], given["atol"]),
+                tolerance=_values.tolerance(lambda: _default(source, options), given["rtol"], given["atol"]),
                 keep=given["keep"],
                 timeout=given["timeout"],
                 plugins=given["plugins"],
@@ -213,10 +213,14 @@ def _onnx(source: Model | Path) -> Model:
     return source if isinstance(source, Model) else Model.load(source)
 
 
-def _default(options: ConverterOptions) -> Tolerance:
+def _default(source: Model | Path, options: ConverterOptions) -> Tolerance:
     from graphkit.compare import Tolerance
+    from graphkit.graph import Graph
+    from graphkit.tolerances import mnn_tolerance
 
-    return Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
+    if options.framework != "ONNX":
+        return Tolerance()
+    return mnn_tolerance(Graph.of(_onnx(source)), halved=bool(options.get("fp16")))
 
 
 def _finish(report: Report, model: Path, source: Model | None, result: ConvertResult, report_file: Path | None) -> int:

@@ -100,9 +100,9 @@ def _check_places(
 def _run(report: Report, source: Model, given: dict[str, Any]) -> OptimizeResult:
     from graphkit.graph import Graph
     from graphkit.optimizer import optimize
-    from graphkit.proof import default_tolerance
     from graphkit.registry import Registry
     from graphkit.report.watch import Watch, check_names
+    from graphkit.tolerances import default_tolerance
 
     verify: Literal["none", "end", "each"] = given["verify"]
     passes = given["passes"] if given["passes"] is not None else given["target"] or "default"

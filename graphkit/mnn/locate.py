@@ -172,7 +172,7 @@ def no_tensors(graph: Graph) -> tuple[NodeFault, ...]:
     """Inputs and outputs that MNN cannot have: sequences, optionals, text."""
     faults = []
     for name in dict.fromkeys((*graph.inputs, *graph.outputs)):
-        info = graph.declared.get(name) or graph.output_infos.get(name)
+        info = graph.input_infos.get(name) or graph.output_infos.get(name)
         kind = info.type.WhichOneof("value") if info is not None else None
         text = kind == "tensor_type" and graph.dtype(name) == TensorProto.STRING
         if text or kind not in (None, "tensor_type"):

@@ -18,6 +18,7 @@ from graphkit.knowledge import Knowledge, table
 from graphkit.manager import PassRecord
 from graphkit.mnn import structural
 from graphkit.mnn.findings import Finding
+from graphkit.mnn.handoff import ready
 from graphkit.model import Model, PathLike
 from graphkit.node import Node
 from graphkit.optimizer import Bindings, bound_model, optimize
@@ -90,8 +91,7 @@ def check(
     trace = Trace(found, original)
     registry = registry or Registry(plugins)
     result = optimize(model, passes, bind=bind, verify="none", registry=registry, watch=trace)
-    # A model that the passes fold away altogether goes to MNN as it was.
-    after = inferred(result.model) if result.model.proto.graph.node else original
+    after = inferred(ready(result.model))
     left = [*judged(after, knowledge), *structural.faults(after)]
     return CheckResult(
         found=tuple(trace.fixed(left)),

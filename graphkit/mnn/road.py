@@ -18,6 +18,7 @@ from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
+from graphkit.mnn.handoff import ready
 from graphkit.mnn.inquiry import Inquiry
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.sources import check_source
@@ -25,6 +26,7 @@ from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
+from graphkit.tolerances import mnn_tolerance
 
 Progress = Callable[[str], None]
 
@@ -83,7 +85,7 @@ def convert(
     source: an ONNX model, or a file of another framework named by `options` (those are converted and loaded
     back; there is no reference to compare them with). passes: pipeline text, None to hand the model over as
     it is. verify: "none" hands over without any proof; "each" also checks after each pass. tolerance: of MNN
-    against the original, default 1e-3 of the largest value, 2e-2 with fp16. keep: leave the .mnn file even when
+    against the original, default 1e-3 of the largest value, 2e-2 with half floats. keep: leave the .mnn file even when
     it computes something else. Other arguments as in `optimize`.
 
     Raises MnnError when MNN refuses the model, crashes, takes longer than `timeout` seconds, or computes it
@@ -91,10 +93,13 @@ def convert(
     unless `keep`. Raises what `optimize` raises.
     """
     options = options or ConverterOptions.of()
-    trip = _Trip(Path(output), options, tolerance, keep, timeout, progress or _silent)
+    progress = progress or _silent
     if options.framework != "ONNX":
+        trip = _Trip(Path(output), options, tolerance or Tolerance(), keep, timeout, progress)
         return trip.foreign(Path(str(source)))
     model = source if isinstance(source, Model) else Model.load(source)
+    tolerance = tolerance or mnn_tolerance(Graph.of(model), halved=bool(options.get("fp16")))
+    trip = _Trip(Path(output), options, tolerance, keep, timeout, progress)
     _refuse_overwrite(model, trip.output)
     faults = locate.no_tensors(Graph.of(model))
     if faults:
@@ -111,9 +116,7 @@ def convert(
     evidence, excuse = result.evidence, result.proof.note if verify != "none" else _NOT_ASKED
     if evidence is None and verify != "none":
         evidence = _second_best(result.model, inputs, seed, excuse)
-    # MNN takes no model without operators; one that the passes folded away altogether goes as it was.
-    made = result.model if result.model.proto.graph.node else bound_model(model, bind)
-    return trip.run(made, evidence, excuse, result)
+    return trip.run(result.model, evidence, excuse, result)
 
 
 def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse: str) -> Evidence | None:
@@ -148,14 +151,14 @@ class _Trip:
         self,
         output: Path,
         options: ConverterOptions,
-        tolerance: Tolerance | None,
+        tolerance: Tolerance,
         keep: bool,
         timeout: float,
         progress: Progress,
     ) -> None:
         self.output, self.options, self.keep, self.timeout = output, options, keep, timeout
         self.progress = progress
-        self.tolerance = tolerance or Tolerance(rtol=2e-2 if options.get("fp16") else 1e-3)
+        self.tolerance = tolerance
         self.seconds: dict[str, float] = {}
         self.inquiry = Inquiry(options, self.tolerance, timeout, progress, self.seconds)
 
@@ -166,6 +169,7 @@ class _Trip:
 
         Without evidence the excuse says why: _NOT_ASKED, or that nothing runs the original.
         """
+        model = ready(model)
         hopeless = self.inquiry.constant(model) or self.inquiry.empty(model)
         if evidence is not None and not evidence.given:
             hopeless = hopeless or self.inquiry.doubles(model)

@@ -32,6 +32,9 @@ _RUN_TIME = {
     "Unique": "the number of different elements",
     "NonMaxSuppression": "the number of boxes that are kept",
 }
+# Operators in which the limits of a type are as good as what MNN clamps them to.
+_COMPARES = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max")
+_LIMITS = {-(2**63), -(2**63) + 1, 2**63 - 1, -(2**31), 2**31 - 1}
 # Inputs in which a number beyond all sizes means "to the end" or "no limit".
 _SENTINELS = {"Slice": range(1, 5), "Clip": range(1, 3)}
 
@@ -68,13 +71,8 @@ def _finding(node: Node, effect: Effect | str, why: str) -> Finding:
 
 def _no_tensors(graph: Graph) -> Iterator[Finding]:
     """Inputs and outputs that are sequences, optionals or text."""
-    found = [Finding(fault.node, fault.op, "refused", fault.reason) for fault in no_tensors(graph)]
-    for name, info in graph.input_infos.items():
-        kind = info.type.WhichOneof("value")
-        if kind not in (None, "tensor_type"):
-            why = f"'{name}' is a {kind.removesuffix('_type')}, and MNN has only tensors of numbers"
-            found.append(found_at(graph, name, "refused", why))
-    yield from dict.fromkeys(found)
+    for fault in no_tensors(graph):
+        yield Finding(fault.node, fault.op, "refused", fault.reason)
 
 
 def _doubles(graph: Graph) -> Iterator[Finding]:
@@ -124,14 +122,21 @@ def _huge(graph: Graph) -> Iterator[Finding]:
     for name in constants:
         if not _has_huge(graph, name):
             continue
+        limits = _only_limits(graph, name)
         for node in graph.consumers(name):
-            sentinel = _SENTINELS.get(node.op, range(0))
+            sentinel = range(8) if limits and node.op in _COMPARES else _SENTINELS.get(node.op, range(0))
             if any(value == name and index not in sentinel for index, value in enumerate(node.inputs)):
                 why = f"constant '{name}' has integers beyond ±2^30, which MNN's converter clamps"
                 yield _finding(node, "wrong", why)
 
 
 _INT64 = TensorProto.INT64
+
+
+def _only_limits(graph: Graph, name: str) -> bool:
+    """True when all numbers that MNN does not hold are limits of a type, which mean "none" or "any"."""
+    array = graph.constant(name)
+    return array is not None and set(array[(array > HUGE) | (array < -HUGE)].tolist()) <= _LIMITS
 
 
 def _has_huge(graph: Graph, name: str) -> bool:

@@ -41,6 +41,19 @@ _COMPUTING_FIRST = frozenset(
         "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
     )
 )  # fmt: skip
+# Inputs that are steps of a quantization: something is divided by them.
+_STEPS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1,)),
+    **dict.fromkeys(("QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul"), (1, 4, 6)),
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearReduceMean"), (1, 3)),
+    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 3)),
+    "QLinearConcat": tuple(range(64)),
+    "QLinearWhere": (2, 5, 7),
+    "QGemm": (1, 4, 7),
+    "QAttention": (3, 4),
+    "DynamicQuantizeMatMul": (2,),
+    "MatMulIntegerToFloat": (2, 3),
+}
 _WRAPPING = ("GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter")
 _LIMIT = 4000  # visited uses; the hints are heuristics and must stay cheap
 
@@ -52,8 +65,9 @@ class Hints:
     bounds: (size, offset): value + offset must be below size, where size may be a symbolic dimension;
     constants: scalars it is compared with by Equal; flipped: read as `1 - x` or by a logical operator;
     sizes: dimensions that a weight fixes, by axis (negative from the end); divisor: something is divided by it;
-    scales: factors of a Resize; computed: only calculated with, never an index, a size or a position; wraps: an
-    index as it is and may be negative, counted from the end (a Gather's may be too, but no tokens and labels are).
+    step: it is the step of a quantization; scales: factors of a Resize; computed: only calculated with, never an
+    index, a size or a position; wraps: an index as it is and may be negative, counted from the end (a Gather's may be
+    too, but no tokens and labels are).
     """
 
     bounds: tuple[tuple[Dim, int], ...] = ()
@@ -61,6 +75,7 @@ class Hints:
     flipped: bool = False
     sizes: tuple[tuple[int, int], ...] = ()
     divisor: bool = False
+    step: bool = False
     scales: bool = False
     computed: bool = False
     wraps: bool = False
@@ -78,10 +93,11 @@ def hints_for(graph: Graph, name: str) -> Hints:
     """Look at all uses of a graph input, in subgraphs too."""
     bounds: dict[tuple[Dim, int], None] = {}
     constants: dict[float, None] = {}
-    flipped = divisor = scales = wraps = False
+    flipped = divisor = step = scales = wraps = False
     for use in _uses_of(graph, name):
         op, index = use.node.op_type, use.index
         divisor |= op in ("Div", "Mod") and index == 1
+        step |= index in _STEPS.get(op, ())
         scales |= (op == "Resize" and index == 2) or (op == "Upsample" and index == 1)
         wraps |= op in _WRAPPING and index == 1 and use.node.inputs[1] == name
         bounds.update(dict.fromkeys((size, use.offset) for size in _table_sizes(use)))
@@ -90,7 +106,7 @@ def hints_for(graph: Graph, name: str) -> Hints:
         flipped |= _is_flip(use)
     sizes = tuple(_fixed_sizes(graph, name).items())
     computed = _only_computed(graph, name)
-    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, scales, computed, wraps)
+    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, step, scales, computed, wraps)
 
 
 def _uses_of(graph: Graph, name: str) -> Iterator[_Use]:

@@ -32,6 +32,7 @@ PALETTES: Mapping[str, tuple[float, float]] = {
 _TIED = ("coarse", "whole", "ternary", "halves")
 _SMALL = 8  # integers of unknown use stay below this
 LARGEST = 1 << 30  # bytes of one made-up input
+_STEPS = 0.02, 0.1  # of quantizations: a byte reaches 2.5 to 12.7, which covers normal values
 _ROUND = 4  # tries with one constant before the next is used
 
 
@@ -134,6 +135,8 @@ class _Draw:
         return self._mask().astype(np.bool_)
 
     def _float(self) -> Array:
+        if self.hints.step:
+            return self.rng.uniform(*_STEPS, self.shape)
         if self.hints.scales:
             return np.asarray(self.rng.integers(2, 7, self.shape) / 2)
         if self.palette:

@@ -109,13 +109,24 @@ def _whole(build: Emit, form: Attention, stage: Stage) -> Written:
         folded = build.op("Reshape", form.query, build.ints(0, form.kv_heads, -1, 0))
         output = _computed(build, replace(form, query=folded, heads=form.kv_heads), hidden, "").output
         return Written(build.op("Reshape", output, build.ints(0, form.heads, -1, 0)))
+    if form.groups > 1 and not stage and form.sq is not None and hidden.value in build.constants:
+        return _by_groups(build, form, hidden, form.sq)
     return _computed(build, form, hidden, stage)
 
 
-def _computed(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage) -> Written:
+def _by_groups(build: Emit, form: Attention, hidden: mask.Hidden, queries: int) -> Written:
+    """With a mask [sq, sk] groups are an axis of their own: rows folded for the products would be copied for it."""
+    query = build.op("Reshape", form.query, build.ints(0, form.kv_heads, form.groups, queries, -1))
+    key, value = (build.unsqueeze(x, 2) for x in (form.key, form.value))
+    grouped = replace(form, query=query, key=key, value=value, heads=form.kv_heads)
+    output = _computed(build, grouped, hidden, "", rank=5).output
+    return Written(build.op("Reshape", output, build.ints(0, form.heads, queries, -1)))
+
+
+def _computed(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage, rank: int = 4) -> Written:
     """Scores, weights and the weighted sum of the values."""
-    taken = _scores(build, form, hidden, stage)
-    weights = _softmax(build, form, taken["masked"])
+    taken = _scores(build, form, hidden, stage, rank)
+    weights = _softmax(build, form, taken["masked"], rank)
     if hidden.seen and stage == "weights":
         weights = build.op("Where", hidden.seen, weights, build.number(0, form.dtype))
     taken["weights"] = weights
@@ -125,10 +136,11 @@ def _computed(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage) -
     return Written(output, taken.get(stage, ""))
 
 
-def _scores(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage) -> dict[str, str]:
+def _scores(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage, rank: int) -> dict[str, str]:
     """The scores at their stages."""
     query, rest = _scaled(build, replace(form, softcap=0.0) if stage == "scaled" else form)
-    scaled = product(build, form, query, build.op("Transpose", form.key, perm=[0, 1, 3, 2]))
+    keys = build.op("Transpose", form.key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scaled = product(build, form, query, keys)
     capped = scaled
     if form.softcap > 0:
         if rest != form.softcap:
@@ -138,10 +150,10 @@ def _scores(build: Emit, form: Attention, hidden: mask.Hidden, stage: Stage) -> 
     return {"scaled": scaled, "capped": capped, "masked": masked}
 
 
-def _softmax(build: Emit, form: Attention, scores: str) -> str:
+def _softmax(build: Emit, form: Attention, scores: str, rank: int) -> str:
     if form.softmax_dtype in (None, form.dtype):
-        return build.softmax(scores, rank=4)
-    weights = build.softmax(build.cast(scores, form.softmax_dtype), rank=4)
+        return build.softmax(scores, rank=rank)
+    weights = build.softmax(build.cast(scores, form.softmax_dtype), rank=rank)
     return build.cast(weights, form.dtype)
 
 

@@ -3,11 +3,13 @@
 from graphkit.passes.lowering import (
     activations,
     bitwise,
+    bodies,
     casts,
     comparisons,
     contrib_linear,
     control,
     convolutions,
+    cumulative,
     cutting,
     deformations,
     einsum,
@@ -20,7 +22,6 @@ from graphkit.passes.lowering import (
     learning,
     leftovers,
     losses,
-    matrices,
     norms,
     padding,
     pooling,
@@ -58,6 +59,7 @@ FAMILIES = (
     contrib_linear,
     control,
     convolutions,
+    cumulative,
     einsum,
     cutting,
     deformations,
@@ -70,7 +72,6 @@ FAMILIES = (
     learning,
     leftovers,
     losses,
-    matrices,
     norms,
     padding,
     pooling,
@@ -87,4 +88,5 @@ FAMILIES = (
     signal,
     training,
     trees,
+    bodies,  # last: what no rule of its own takes
 )

@@ -11,7 +11,7 @@ from onnx import NodeProto, TensorProto
 from graphkit import _body
 from graphkit.graph import Graph
 from graphkit.node import TensorType
-from graphkit.passes._constant_if import _renamed
+from graphkit.passes._constant_if import renamed
 from graphkit.passes._emit import Emit
 
 # (where to write, the number of the iteration, the states) → (new states, what each iteration hands out)
@@ -30,7 +30,7 @@ def write_out(emit: Emit, body: Graph, arguments: Mapping[str, str]) -> list[str
             continue
         emit.constants[names[name]] = weight.array()
     for node in body.nodes:
-        proto = _renamed(_body.write_node(node), names)
+        proto = renamed(_body.write_node(node), names)
         proto.name = emit.graph.new_name(f"{emit.near.label}/{node.label}")
         emit.nodes.append(proto)
     return [names.get(value, value) for value in body.outputs]

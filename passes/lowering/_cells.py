@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphkit.passes._emit import Emit
 
@@ -142,4 +143,5 @@ def _activate(emit: Emit, cell: Cell, index: int, x: str) -> str:
     if function.name == "ScaledTanh":
         inner = emit.op("Tanh", emit.op("Mul", x, emit.number(parameters["beta"], cell.dtype)))
         return emit.op("Mul", inner, emit.number(parameters["alpha"], cell.dtype))
-    return emit.op(function.name, x, **parameters)
+    attributes: dict[str, Any] = dict(parameters)
+    return emit.op(function.name, x, **attributes)

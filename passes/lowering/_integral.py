@@ -28,7 +28,7 @@ def bounds(graph: Graph, value: str, depth: int = _DEPTH) -> Bounds | None:
     node = graph.producer(value)
     if node is None or not depth:
         return None
-    if node.op in MOVES:  # a Relu widens nothing either
+    if moves(node):  # a Relu widens nothing either
         return bounds(graph, node.inputs[0], depth - 1)
     if node.op == "Cast":
         return _of_cast(graph, node)
@@ -37,6 +37,14 @@ def bounds(graph: Graph, value: str, depth: int = _DEPTH) -> Bounds | None:
     if node.op in ("Concat", "Split"):
         return _of_all(graph, node, depth)
     return _of_sum(graph, node, depth) if node.op in ("Add", "Sub") else None
+
+
+def moves(node: Node) -> bool:
+    """True for a node that makes nothing but numbers that its first input holds, or zeros where Relu cuts."""
+    if node.op != "Resize":
+        return node.op in MOVES
+    inside = bool(node.attr("coordinate_transformation_mode") != "tf_crop_and_resize")
+    return inside and bool(node.attr("mode", "nearest") == "nearest")
 
 
 def is_float32(graph: Graph, value: str, depth: int = _DEPTH) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,12 +77,13 @@ def nearest(axis: Axis, at: Floats, kind: str) -> Ints:
     """The one element that each result takes. `simple` is what Resize did at opset 10."""
     if kind == "simple":
         kind = "ceil" if axis.scale < 1 else "floor"
+    exact = at.astype(np.float64)
     rounded = {
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "round_prefer_floor": lambda v: np.ceil(v.astype(np.float64) - 0.5),
-        "round_prefer_ceil": lambda v: np.floor(v.astype(np.float64) + 0.5 + _TIE),
-    }[kind](at)
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(exact - 0.5),
+        "round_prefer_ceil": np.floor(exact + 0.5 + _TIE),
+    }[kind]
     return np.asarray(np.clip(rounded, 0, axis.size - 1), np.int64)
 
 
@@ -108,11 +110,11 @@ def taps(axis: Axis, at: Floats, kernel: Kernel) -> Taps:
     return Taps(np.clip(places, 0, axis.size - 1), weights.astype(np.float32))
 
 
-def _tent(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _tent(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.clip(1 - np.abs(x), 0, 1))
 
 
-def _cubic(x: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
+def _cubic(x: npt.NDArray[Any], a: float) -> npt.NDArray[Any]:
     x = np.abs(x)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
     outer = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a

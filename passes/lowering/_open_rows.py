@@ -129,7 +129,10 @@ def row_true(graph: Graph, condition: str, depth: int = _DEPTH) -> bool:
     if node.op_type == "And":
         pairs = (node.inputs, node.inputs[::-1])
         return any(row_true(graph, a, depth - 1) and all_true(graph, b) for a, b in pairs)
-    return (_to_bool(node) or _same_rows(graph, node)) and row_true(graph, node.inputs[0], depth - 1)
+    truth = _truth_of(graph, node)
+    if truth is not None:
+        return row_true(graph, truth, depth - 1)
+    return _same_rows(graph, node) and row_true(graph, node.inputs[0], depth - 1)
 
 
 def all_true(graph: Graph, value: str, depth: int = _DEPTH) -> bool:
@@ -149,11 +152,20 @@ def all_true(graph: Graph, value: str, depth: int = _DEPTH) -> bool:
         return bound is not None and found is not None and found[0] >= bound
     if node.op_type == "And":
         return all(all_true(graph, item, depth - 1) for item in node.inputs)
-    return (node.op_type in _MOVES or _to_bool(node)) and all_true(graph, node.inputs[0], depth - 1)
+    truth = _truth_of(graph, node)
+    if truth is not None:
+        return all_true(graph, truth, depth - 1)
+    return node.op_type in _MOVES and all_true(graph, node.inputs[0], depth - 1)
 
 
-def _to_bool(node: Node) -> bool:
-    return node.op_type == "Cast" and node.attr("to") == TensorProto.BOOL
+def _truth_of(graph: Graph, node: Node) -> str | None:
+    """The numbers that a node makes booleans of, by Cast or as not (x = 0); None for other nodes."""
+    if node.op_type == "Cast":
+        return node.inputs[0] if node.attr("to") == TensorProto.BOOL else None
+    equal = graph.producer(node.inputs[0]) if node.op_type == "Not" else None
+    if equal is None or equal.op != "Equal" or graph.scalar(equal.inputs[1]) != 0:
+        return None
+    return equal.inputs[0]
 
 
 def _same_rows(graph: Graph, node: Node) -> bool:

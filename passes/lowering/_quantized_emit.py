@@ -28,6 +28,13 @@ class MisfitError(ValueError):
     """Parameters that do not fit the tensor, or whose shapes are not known."""
 
 
+def limits(dtype: int) -> tuple[float, float]:
+    """Least and largest code of a type. Raises MisfitError for other types."""
+    if dtype not in RANGES:
+        raise MisfitError("the type of its codes is unknown" if not dtype else "its codes are no small integers")
+    return float(RANGES[dtype][0]), float(RANGES[dtype][1])
+
+
 class QuantizedEmit(Emit):
     """Adds arithmetic on codes, scales and zero points; operands are names or arrays."""
 
@@ -113,16 +120,16 @@ class QuantizedEmit(Emit):
         if zero is None or point is not None:
             return self._saturated(x, point or 0.0, point or 0.0, dtype)
         nearest = self._round(self.between(x, -WIDE, WIDE), MAGIC)
-        return self.between(self.binary("Add", nearest, zero), *map(float, RANGES[dtype]))
+        return self.between(self.binary("Add", nearest, zero), *limits(dtype))
 
     def _saturated(self, x: Operand, point: float, plus: float, dtype: int) -> str:
         """round(x) + plus, where round(x) + point stays in the range of `dtype`."""
-        low, high = RANGES[dtype]
+        low, high = limits(dtype)
         return self._round(self.between(x, low - point, high - point), MAGIC - plus)
 
     def rounded_sum(self, x: Operand, zero: Operand | None, dtype: int) -> str:
         """round(x + zero), saturated: how onnxruntime's QLinear kernels round, zero point first."""
-        low, high = RANGES[dtype]
+        low, high = limits(dtype)
         total = x if zero is None else self.binary("Add", x, zero)
         return self._round(self.between(total, low, high), MAGIC)
 

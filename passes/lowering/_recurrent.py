@@ -9,8 +9,9 @@ import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes._cleanup_noops import ints_of
 from graphkit.passes._emit import Emit
-from graphkit.passes._match import FLOATS
+from graphkit.passes._match import FLOATS, made_by
 from graphkit.passes.lowering._cells import DEFAULTS, GATES, Activation, read_activations
 
 _BEFORE_FIRST = -(2**31) + 1  # the end of a Slice that runs backwards to the first element
@@ -67,7 +68,15 @@ def read(graph: Graph, node: Node) -> Form | str:
         return activations
     sizes = shape if shape is not None and len(shape) == 3 else (None, None, None)
     steps, batch = (size if isinstance(size, int) else None for size in sizes[:2])
+    steps = 1 if steps is None and _is_one_step(graph, x) else steps
     return Form(node, node.op_type, hidden, reversed_, tuple(activations), dtype, steps, batch)
+
+
+def _is_one_step(graph: Graph, x: str) -> bool:
+    """True when x was made by Unsqueeze at axis 0, whatever its other dims: exporters write a cell so."""
+    maker = made_by(graph, x, "Unsqueeze")
+    axes = None if maker is None else ints_of(graph, maker, 1, "axes")
+    return axes is not None and 0 in axes
 
 
 def _hidden(graph: Graph, node: Node) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
@@ -56,11 +58,11 @@ def _is_wrap(graph: Graph, node: Node) -> bool:
     """True for the Where that `wrap` makes, also after other passes have touched it."""
     if node.op != "Where":
         return False
-    test = graph.producer(node.inputs[0])
-    if test is None or test.op not in ("Greater", "Less"):
+    test, moved = graph.producer(node.inputs[0]), graph.producer(node.inputs[1])
+    if test is None or test.op not in ("Greater", "Less") or moved is None or moved.op != "Add":
         return False
     zero, index = test.inputs if test.op == "Greater" else reversed(test.inputs)
-    return graph.scalar(zero) == 0 and index == node.inputs[2]
+    return graph.scalar(zero) == 0 and index == node.inputs[2] and index in moved.inputs
 
 
 def wrap(build: Emit, indices: str, sizes: str) -> str:
@@ -72,9 +74,9 @@ def wrap(build: Emit, indices: str, sizes: str) -> str:
     return build.op("Where", build.op("Greater", zero, indices), build.op("Add", indices, sizes), indices)
 
 
-def wrapped_constant(indices: npt.NDArray[np.generic], sizes: npt.ArrayLike) -> npt.NDArray[np.generic]:
+def wrapped_constant(indices: npt.NDArray[Any], sizes: npt.ArrayLike) -> npt.NDArray[Any]:
     """The same for indices that are known."""
-    return np.where(indices < 0, indices + np.asarray(sizes, indices.dtype), indices).astype(indices.dtype)
+    return np.asarray(np.where(indices < 0, indices + np.asarray(sizes), indices), indices.dtype)
 
 
 def sizes_of(build: Emit, x: str, first: int, last: int) -> str:

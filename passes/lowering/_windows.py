@@ -13,11 +13,10 @@ from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._tools import pad_amounts
 
-LOWEST: dict[int, float] = {
-    TensorProto.FLOAT: float(np.finfo(np.float32).min),
-    TensorProto.FLOAT16: float(np.finfo(np.float16).min),
-    TensorProto.DOUBLE: float(np.finfo(np.float32).min),
-}
+
+def lowest(dtype: int) -> float:
+    """What a padded place holds for a maximum: the least number of the element type (float32 in MNN, else float16)."""
+    return float(np.finfo(np.float16 if dtype == TensorProto.FLOAT16 else np.float32).min)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from onnx import TensorProto
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
-from graphkit.passes.lowering import contrib_activations, softmaxes
+from graphkit.passes.lowering import contrib_activations
 from graphkit.passes.lowering._forms import Floats, gelu_erf, gelu_tanh, mish, softplus, swish, used
 from graphkit.rewrite import Outcome, Rule, rule
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_PER_AXIS = 13  # from this opset on they work along one axis
 _SOFTPLUS_UNTIL = 80.0  # MNN's own is right up to here
 
 
@@ -113,6 +114,23 @@ def _per_channel(slope: np.ndarray, rank: int) -> bool:
     return shape[0] == 1 and all(dim == 1 for dim in shape[2:])
 
 
+@rule("LogSoftmax", name="log-softmax")
+def log_softmax(graph: Graph, node: Node) -> Outcome:
+    """Below opset 13 MNN takes one axis of LogSoftmax where the standard takes all behind it, too."""
+    rank, build = graph.rank(node.inputs[0]), Emit(graph, node)
+    if build.opset >= _PER_AXIS:
+        return None
+    if rank is None:
+        return log_softmax.refuse(node, "the rank is unknown")
+    axis = int(node.attr("axis", 1)) % rank if rank else 0
+    if axis == rank - 1:
+        return None
+    x = node.inputs[0]
+    flat = build.op("LogSoftmax", build.op("Flatten", x, axis=axis), axis=1)
+    y = build.op("Reshape", flat, build.op("Shape", x))
+    return build.rewrite({node.outputs[0]: y}, "LogSoftmax of a matrix")
+
+
 @rule("Dropout", "com.microsoft::BitmaskDropout", name="dropout")
 def dropout(graph: Graph, node: Node) -> Outcome:
     """Without training nothing is dropped; MNN cannot run what is left of it beside the mask."""
@@ -152,6 +170,6 @@ RULES: tuple[Rule, ...] = (
     shrink,
     prelu,
     dropout,
-    *softmaxes.RULES,
+    log_softmax,
     *contrib_activations.RULES,
 )

@@ -7,6 +7,7 @@ MNN runs right or that another rule lowers. Method: ONNX IR, Functions; ONNX Ope
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -19,15 +20,16 @@ from graphkit.rewrite import Outcome, Refusal, Rewrite, Rule, rule
 _NAME = "function-body"
 
 # Operators that MNN 3.6.1 was measured to run right in the forms that bodies have, and those that rules lower.
-OPS = frozenset(
-    (
-        "Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos Div Equal Erf Exp Expand Flatten Floor "
-        "Gather GatherElements GatherND Greater GreaterOrEqual Identity InstanceNormalization LayerNormalization Less "
-        "LessOrEqual Log LogSoftmax MatMul Max Mean Min Mod Mul Neg Not OneHot Or Pad Pow Range Reciprocal ReduceL2 "
-        "ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Round Shape Sigmoid Sign Sin Size Slice "
-        "Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor"
-    ).split()
-)
+OPS = frozenset({
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Cos",
+    "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
+    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min",
+    "Mod", "Mul", "Neg", "Not", "OneHot", "Or", "Pad", "Pow", "RMSNormalization", "Range", "Reciprocal", "ReduceL2",
+    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Shape",
+    "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+    "Swish", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
 
 # Functions of ONNX that MNN has no operator for; the random ones are left out, and those that hold subgraphs.
 _LACKING = (
@@ -57,8 +59,11 @@ def body(graph: Graph, node: Node) -> Rewrite | Refusal | None:
     return _instantiated(graph, node, schema, function)
 
 
-def _function(graph: Graph, node: Node, schema: OpSchema, version: int) -> FunctionProto | str:
-    """The body for this operator set; "" when there is none, a reason when types it depends on are unknown."""
+def _function(graph: Graph, node: Node, schema: Any, version: int) -> FunctionProto | str:
+    """The body for this operator set; "" when there is none, a reason when types it depends on are unknown.
+
+    `schema` is an OpSchema; onnx's type stubs do not have its functions.
+    """
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= version]
         if versions:
@@ -91,10 +96,22 @@ def _objection(function: FunctionProto, version: int) -> str:
             return f"its body has {item.op_type}, which MNN does not run right"
         if any(attribute.HasField("g") for attribute in item.attribute):
             return f"its body has a subgraph in {item.op_type}"
-        versions = [onnx.defs.get_schema(item.op_type, v, "").since_version for v in (own, version)]
-        if versions[0] != versions[1]:
+        if not _same_form(*(onnx.defs.get_schema(item.op_type, v, "") for v in (own, version))):
             return f"its body is of operator set {own}, and {item.op_type} is another one in {version}"
     return ""
+
+
+def _same_form(old: OpSchema, new: OpSchema) -> bool:
+    """True when a node of an older version is one of a newer version too: nothing is gone, and nothing new needed."""
+    names = [[value.name for value in schema.inputs] for schema in (old, new)]
+    added = new.inputs[len(old.inputs) :]
+    fresh = [new.attributes[name] for name in new.attributes if name not in old.attributes]
+    return (
+        names[1][: len(names[0])] == names[0]
+        and all(value.option != OpSchema.FormalParameterOption.Single for value in added)
+        and set(old.attributes) <= set(new.attributes)
+        and not any(attribute.required for attribute in fresh)
+    )
 
 
 def _instantiated(graph: Graph, node: Node, schema: OpSchema, function: FunctionProto) -> Rewrite:

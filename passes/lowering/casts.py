@@ -28,7 +28,7 @@ def cast(graph: Graph, node: Node) -> Outcome:
     if to == TensorProto.UINT8:
         y = _to_uint8(emit, graph, x, source)
     elif to == TensorProto.INT8 and source == TensorProto.UINT8:
-        y = emit.cast(emit.cast(x, TensorProto.INT32), to)
+        y = _to_int8(emit, x)
     elif to in _REACH and source in INTEGERS and source not in _REACH[to]:
         y = _to_16_bits(emit, graph, x, to)
     else:
@@ -48,6 +48,13 @@ def _to_uint8(emit: Emit, graph: Graph, x: str, source: int) -> str | None:
     wide = wide or emit.cast(x, TensorProto.INT32)
     kind = source if wide == x else TensorProto.INT32
     return emit.cast(emit.op("Mod", wide, emit.number(256, kind)), TensorProto.UINT8)
+
+
+def _to_int8(emit: Emit, x: str) -> str:
+    """uint8 wrapped into int8 by arithmetic: two Casts alone would be merged into the one that MNN does not have."""
+    raised = emit.op("Add", emit.cast(x, TensorProto.INT32), emit.number(128, TensorProto.INT32))
+    wide = emit.op("Mod", raised, emit.number(256, TensorProto.INT32))
+    return emit.cast(emit.op("Sub", wide, emit.number(128, TensorProto.INT32)), TensorProto.INT8)
 
 
 def _to_16_bits(emit: Emit, graph: Graph, x: str, to: int) -> str | None:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering import contrib_moves, rotary, weight_only
-from graphkit.passes.lowering._activation import activate
 from graphkit.passes.lowering._forms import Floats, gelu_tanh
 from graphkit.rewrite import Outcome, Rule, rule
 
 _CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+# What onnxruntime's kernels assume for parameters that are not given (those of the ONNX operators).
+_PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "Softplus": (),
+    "Softsign": (),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Elu": (("alpha", 1.0),),
+    "ThresholdedRelu": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+}
 
 
 @rule("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul", name="fused-matmul")
@@ -54,7 +68,7 @@ def fused_gemm(graph: Graph, node: Node) -> Outcome:
     attrs = {name: node.attr(name) for name in ("alpha", "beta", "transA", "transB")}
     y = build.op("Gemm", *[name for name in node.inputs if name], **attrs)
     values = [node.attr(f"activation_{name}") for name in ("alpha", "beta")]
-    result = activate(build, y, node.attr("activation", ""), values, dtype)
+    result = _activate(build, y, node.attr("activation", ""), values, dtype)
     if result is None:
         return fused_gemm.refuse(node, f"activation '{node.attr('activation')}' is unknown")
     return build.rewrite({node.outputs[0]: result}, "FusedGemm as Gemm and its activation")
@@ -85,7 +99,7 @@ def fused_convolution(graph: Graph, node: Node) -> Outcome:
     y = build.op("Conv", x, weights, *([bias] if bias else []), **attrs)
     y = build.op("Transpose", y, perm=[0, *range(2, rank), 1]) if last else y
     y = build.op("Add", y, other) if other else y
-    result = activate(build, y, node.attr("activation", ""), node.attr("activation_params", []), dtype)
+    result = _activate(build, y, node.attr("activation", ""), node.attr("activation_params", []), dtype)
     if result is None:
         return fused_convolution.refuse(node, f"activation '{node.attr('activation')}' is unknown")
     return build.rewrite({node.outputs[0]: result}, f"{node.op_type} as Conv and what follows")
@@ -122,6 +136,33 @@ def cdist(graph: Graph, node: Node) -> Outcome:
     y = build.reduce("ReduceSum", build.op("Mul", apart, apart), [2], keepdims=False)
     y = build.op("Sqrt", y) if metric == "euclidean" else y
     return build.rewrite({node.outputs[0]: y}, "CDist spelled out")
+
+
+def _activate(build: Emit, y: str, activation: str, values: Sequence[float | None], dtype: int) -> str | None:
+    """The activation of `y` with its parameters in order (None: the default); None for one that is unknown."""
+    if not activation:
+        return y
+    if activation == "HardSwish":
+        return _hard_swish(build, y)
+    if activation == "Clip" and dtype:
+        low, high = (*values, None, None)[:2]
+        y = y if low is None else build.op("Max", y, build.number(low, dtype))
+        return y if high is None else build.op("Min", y, build.number(high, dtype))
+    if activation not in _PARAMETERS:
+        return None
+    given = (*values, None, None)
+    attrs: dict[str, Any] = {
+        name: default if given[index] is None else given[index]
+        for index, (name, default) in enumerate(_PARAMETERS[activation])
+    }
+    return build.op(activation, y, **attrs)
+
+
+def _hard_swish(build: Emit, y: str) -> str:
+    """x · max(0, min(1, x/6 + ½)); an operator of its own from opset 14 on."""
+    if build.opset >= 14:
+        return build.op("HardSwish", y)
+    return build.op("Mul", y, build.op("HardSigmoid", y, alpha=1 / 6, beta=0.5))
 
 
 RULES: tuple[Rule, ...] = (

@@ -46,8 +46,9 @@ def embed_layer_normalization(graph: Graph, node: Node) -> Outcome:
     build = Emit(graph, node)
     ids, segments, words, places, kinds, gamma, beta = node.inputs[:7]
     at = Floats(build, words, gamma)
-    if not at.outside:
-        return embed_layer_normalization.refuse(node, "the element type of the embeddings is unknown")
+    if not at.outside or (build.opset < 10 and not node.input(8)):
+        reason = "the element type of the embeddings is unknown" if not at.outside else "opset below 10"
+        return embed_layer_normalization.refuse(node, reason)
     total = build.op("Add", build.op("Gather", words, ids), _positions(build, ids, places, node.input(8)))
     if segments and kinds:
         total = build.op("Add", total, build.op("Gather", kinds, segments))
@@ -64,9 +65,6 @@ def _positions(build: Emit, ids: str, table: str, positions: str) -> str:
     """Rows of the position table: those asked for, else the first ones, as many as there are words."""
     if positions:
         return build.op("Gather", table, positions)
-    if build.opset < 10:
-        steps = build.op("Range", build.number(0, TensorProto.INT64), build.dim(ids, 1))
-        return build.op("Gather", table, steps)
     return build.op("Slice", table, build.ints(0), build.dim(ids, 1), build.ints(0))
 
 

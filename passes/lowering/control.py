@@ -1,4 +1,4 @@
-"""Loop in the form on which MNN 3.6 crashes, and optional values that are known."""
+"""Loop in the form on which MNN 3.6 crashes, optional values that are known, and SequenceMap."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from graphkit.node import Node
 from graphkit.passes._cleanup_noops import pass_on
 from graphkit.passes._emit import Emit
 from graphkit.passes._match import made_by
+from graphkit.passes.lowering._bodies import write_out
 from graphkit.rewrite import Outcome, Refusal, Rule, rule
 
 
@@ -52,4 +53,30 @@ def _element(graph: Graph, node: Node) -> str | None:
     return value if not value or graph.type(value) is not None else None
 
 
-RULES: tuple[Rule, ...] = (loop_without_state, optional_has_element, optional_get_element)
+@rule("SequenceMap", name="sequence-map")
+def sequence_map(graph: Graph, node: Node) -> Outcome:
+    """SequenceMap is not in MNN: its body once for each element of a sequence that was just made."""
+    columns = [_elements(graph, value) for value in node.inputs]
+    items = columns[0]
+    if not isinstance(items, tuple) or not items or any(column is None for column in columns):
+        return Refusal("sequence-map", node.label, "an input is a sequence whose elements are not known here")
+    if any(isinstance(column, tuple) and len(column) != len(items) for column in columns):
+        return Refusal("sequence-map", node.label, "its sequences are not of the same length")
+    emit, body, rows = Emit(graph, node), node.subgraphs["body"], []
+    for index in range(len(items)):
+        given = [str(column[index] if isinstance(column, tuple) else column) for column in columns]
+        rows.append(write_out(emit, body, dict(zip(body.inputs, given, strict=True))))
+    made = [emit.op("SequenceConstruct", *column) for column in zip(*rows, strict=True)]
+    outputs = {old: new for old, new in zip(node.outputs, made, strict=True) if old}
+    return emit.rewrite(outputs, f"SequenceMap for {len(items)} elements")
+
+
+def _elements(graph: Graph, value: str) -> tuple[str, ...] | str | None:
+    """The elements of a sequence, the name of a tensor, None for a sequence that is not known."""
+    maker = made_by(graph, value, "SequenceConstruct")
+    if maker is not None:
+        return maker.inputs
+    return value if graph.type(value) is not None else None
+
+
+RULES: tuple[Rule, ...] = (loop_without_state, optional_has_element, optional_get_element, sequence_map)

@@ -47,7 +47,8 @@ def einsum(graph: Graph, node: Node) -> Outcome:
     equation = str(node.attr("equation"))
     terms, result = _terms(equation)
     values = list(node.inputs)
-    odd = len(terms) > 2 or "->" not in equation or any(map(_repeated, terms)) or (len(terms) == 2 and not result)
+    odd = len(terms) > 2 or "->" not in equation or any(map(_repeated, terms)) or _is_summed_alone(terms, result)
+    odd = odd or (len(terms) == 2 and not result)
     if not odd:
         return None
     if graph.dtype(values[0]) not in FLOATS:
@@ -60,10 +61,35 @@ def einsum(graph: Graph, node: Node) -> Outcome:
                 return Refusal(_NAME, node.label, f"a diagonal over '{letter}', whose size or place is unknown")
             values[place], term = cut
         terms[place] = term
+    _sum_alone(emit, values, terms, result)
     while len(terms) > 2:
         _join(emit, values, terms, result)
     y = _final(emit, values, terms, result)
     return emit.rewrite({node.outputs[0]: y}, f"Einsum '{equation}' in forms that MNN has")
+
+
+def _alone(terms: list[str], result: str, place: int) -> list[str]:
+    """Indices of one operand that neither the others nor the result have."""
+    others = set(result).union(*(terms[:place] + terms[place + 1 :]))
+    return [letter for letter in _letters(terms[place]) if letter != _ALL and letter not in others]
+
+
+def _is_summed_alone(terms: list[str], result: str) -> bool:
+    """True when an index of one of several operands is summed for itself, which MNN does not do."""
+    return len(terms) > 1 and any(_alone(terms, result, place) for place in range(len(terms)))
+
+
+def _sum_alone(emit: Emit, values: list[str], terms: list[str], result: str) -> None:
+    """Sum operands over indices that nothing else has; one that would lose all of them keeps its last."""
+    for place in range(len(terms) if len(terms) > 1 else 0):
+        letters, gone = _letters(terms[place]), _alone(terms, result, place)
+        gone = gone[:-1] if len(gone) == len(letters) else gone
+        if not gone:
+            continue
+        after = letters.index(_ALL) if _ALL in letters else len(letters)
+        axes = [at if at < after else at - len(letters) for at, letter in enumerate(letters) if letter in gone]
+        values[place] = emit.reduce("ReduceSum", values[place], axes, keepdims=False)
+        terms[place] = "".join(letter for letter in letters if letter not in gone)
 
 
 def _diagonal(emit: Emit, x: str, term: str, letter: str, source: str) -> tuple[str, str] | None:
@@ -112,7 +138,8 @@ def _final(emit: Emit, values: list[str], terms: list[str], result: str) -> str:
     if result:
         return emit.op("Einsum", *values, equation=f"{','.join(terms)}->{result}")
     if len(terms) == 2:
-        kept = terms[0]
+        alone = [letter for place in range(2) for letter in _alone(terms, result, place)]
+        kept = "".join(alone) or terms[0]
         values = [emit.op("Einsum", *values, equation=f"{','.join(terms)}->{kept}")]
     return emit.op("ReduceSum", values[0], keepdims=0)
 

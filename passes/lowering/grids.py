@@ -149,6 +149,8 @@ def affine_grid(graph: Graph, node: Node) -> Outcome:
     batch = int(known[0]) if known is not None else (result or (0,))[0]
     dtype = graph.dtype(node.inputs[0])
     aligned, build = bool(node.attr("align_corners", 0)), Emit(graph, node)
+    if aligned and 1 in sizes:
+        return refuse("affine-grid", node, "where the corners of a single point lie is not defined")
     lines = [_line(size, aligned) for size in sizes]
     mesh = np.stack([*reversed(np.meshgrid(*lines, indexing="ij")), np.ones(sizes)], -1).astype(np.float32)
     points = build.const(mesh.reshape(math.prod(sizes), -1), "points")
@@ -162,7 +164,7 @@ def affine_grid(graph: Graph, node: Node) -> Outcome:
 def _line(size: int, aligned: bool) -> np.ndarray:
     """Positions of the points along one dim, in [-1, 1]."""
     if aligned:
-        return np.linspace(-1, 1, size) if size > 1 else np.array([-1.0])
+        return np.linspace(-1, 1, size)
     return (2 * np.arange(size) + 1) / size - 1
 
 

@@ -52,11 +52,16 @@ def layernorm_scale(graph: Graph, node: Node) -> Outcome:
 
 
 def _fits(graph: Graph, name: str, wanted: tuple[int | str | None, ...]) -> bool:
-    """True for a factor in the shape of the normalized axes, or of unknown shape (the standard form)."""
+    """True for a factor in the shape of the normalized axes; sizes that are not known may be those."""
     shape = graph.shape(name)
-    if shape is None or None in shape or shape == wanted:
+    if shape is None:
         return True
-    return not all(isinstance(dim, int) for dim in (*shape, *wanted)) and len(shape) == len(wanted)
+    if len(shape) != len(wanted):
+        return False
+    return all(
+        a == b or (a != 1 and not (isinstance(a, int) and isinstance(b, int)))
+        for a, b in zip(shape, wanted, strict=True)
+    )
 
 
 @rule("RMSNormalization", "SimplifiedLayerNormalization", name="rms-normalization")

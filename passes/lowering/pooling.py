@@ -16,7 +16,7 @@ from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._tools import concat, refuse, reshape, sizes_of, static_shape
-from graphkit.passes.lowering._windows import LOWEST, Window, counts, fold, geometry
+from graphkit.passes.lowering._windows import Window, counts, fold, geometry, lowest
 from graphkit.rewrite import Outcome, rule
 
 _SMALL = (TensorProto.INT8, TensorProto.UINT8)
@@ -25,18 +25,19 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 @rule("MaxPool", name="max-pool")
 def max_pool(graph: Graph, node: Node) -> Outcome:
-    """Dilations and windows that start in the padding, which MNN gets wrong; small integers by way of float."""
+    """Dilations, windows that start in the padding, uneven pads in 3-D: slices; small integers by way of float."""
     if len(node.outputs) > 1 and graph.is_used(node.outputs[1]):
         return None
     windows = geometry(graph, node)
     if isinstance(windows, str):
         return refuse("max-pool", node, windows)
     small, padded = graph.dtype(node.inputs[0]) in _SMALL, any(w.begin or w.end for w in windows)
-    if not (small and padded) and not any(window.dilation > 1 or window.late for window in windows):
+    uneven = len(windows) == 3 and any(w.begin != w.end for w in windows)
+    if not (small and padded) and not uneven and not any(window.dilation > 1 or window.late for window in windows):
         return None
     build = Emit(graph, node)
     value = build.cast(node.inputs[0], TensorProto.FLOAT) if small else node.inputs[0]
-    value = fold(build, value, windows, "Max", LOWEST[graph.dtype(value) if not small else TensorProto.FLOAT])
+    value = fold(build, value, windows, "Max", lowest(TensorProto.FLOAT if small else graph.dtype(value)))
     value = build.cast(value, graph.dtype(node.inputs[0])) if small else value
     return build.rewrite({node.outputs[0]: value}, "MaxPool out of slices")
 
@@ -152,7 +153,7 @@ def max_pool_positions(graph: Graph, node: Node) -> Outcome:
     results, taps = places.shape
     value = reshape(build, node.inputs[0], *outer, math.prod(space))
     value = build.cast(value, TensorProto.FLOAT) if dtype in _SMALL else value
-    low = build.number(LOWEST[TensorProto.FLOAT if dtype in _SMALL else dtype], 1 if dtype in _SMALL else dtype)
+    low = build.number(lowest(dtype), 1 if dtype in _SMALL else dtype)
     value = reshape(build, build.op("Gather", value, build.const(places.reshape(-1)), axis=2), *outer, results, taps)
     value = value if inside.all() else build.op("Where", build.const(inside, "inside"), value, low)
     best = build.op("ArgMax", value, axis=-1, keepdims=0)

@@ -42,7 +42,7 @@ def matmul_of_vectors(graph: Graph, node: Node) -> Outcome:
 
 @rule("MatMul", name="matmul-of-integers")
 def matmul_of_integers(graph: Graph, node: Node) -> Outcome:
-    """MatMul of integers, whose bits MNN takes for floats: products in integers, then their sum."""
+    """MatMul of integers, whose bits MNN takes for floats: products (right up to 2²⁴ in MNN), then their sum."""
     left, right = node.inputs
     if graph.dtype(left) not in _INTEGERS or graph.rank(left) == graph.rank(right) == 1:
         return None

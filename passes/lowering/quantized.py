@@ -114,24 +114,28 @@ def float_instead_of_codes(graph: Graph, node: Node) -> Outcome:
     return build.rewrite({node.outputs[0]: value}, "whole numbers stay float")
 
 
-@rule(*sorted(_integral.MOVES), "Concat", "Split", name="move-floats-not-codes")
+@rule(*sorted(_integral.MOVES), "Resize", "Concat", "Split", name="move-floats-not-codes")
 def move_floats(graph: Graph, node: Node) -> Outcome:
     """Operators that only move codes move the floats they were cast from: MNN has few kernels for bytes, some wrong."""
     last = len(node.inputs) if node.op == "Concat" else 1
     sources = [whole_floats(graph, value) for value in node.inputs[:last]]
-    if (
-        None in sources
-        or len(set(map(graph.dtype, node.inputs[:last]))) != 1
-        or (node.op == "MaxPool" and any(node.outputs[1:]))
-    ):
+    kinds = {_cast_type(graph, value) for value in node.inputs[:last]}
+    moves = node.op in ("Concat", "Split") or _integral.moves(node)
+    if not moves or None in sources or len(kinds) != 1 or (node.op == "MaxPool" and any(node.outputs[1:])):
         return None
     build = QuantizedEmit(graph, node)
     ins = [*(value for value in sources if value), *node.inputs[last:]]
     first = build.op(node.op_type, *ins, outputs=len(node.outputs), **node.attrs)
     made = [first, *build.nodes[-1].output[1:]]
-    kind = graph.dtype(node.inputs[0])
+    kind = kinds.pop()
     outputs = {old: build.cast(new, kind) for old, new in zip(node.outputs, made, strict=True) if old}
     return build.rewrite(outputs, f"{node.op} of floats instead of codes")
+
+
+def _cast_type(graph: Graph, value: str) -> int:
+    """The type that a Cast makes; types of new values are not inferred yet."""
+    node = graph.producer(value)
+    return int(node.attr("to")) if node is not None and node.op == "Cast" else 0
 
 
 def whole_floats(graph: Graph, value: str) -> str | None:

@@ -19,6 +19,11 @@ _MS = "com.microsoft::"
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
 
+def _type(graph: Graph, zero: str, codes: str) -> int:
+    """Element type of the result's codes; shape inference does not know onnxruntime's operators."""
+    return (graph.dtype(zero) if zero else 0) or graph.dtype(codes)
+
+
 def _steps(build: QuantizedEmit, codes: str, zero: str) -> Operand:
     """Codes less their zero point."""
     values = build.floats(codes)
@@ -40,7 +45,7 @@ def _written(build: QuantizedEmit, x: Operand, scale: str, zero: str, dtype: int
 def binary(graph: Graph, node: Node) -> Outcome:
     """MNN lacks it: codes less zero points, times quotients of scales; the zero point is added before rounding."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    build, dtype = QuantizedEmit(graph, node), graph.dtype(a)
+    build, dtype = QuantizedEmit(graph, node), _type(graph, y_zero, a)
     try:
         left, right, below = _steps(build, a, a_zero), _steps(build, b, b_zero), one(build, y_scale)
         scales = one(build, a_scale), one(build, b_scale)
@@ -64,7 +69,7 @@ def activation(graph: Graph, node: Node) -> Outcome:
     """MNN lacks it: the activation of the numbers that the codes stand for, rounded again."""
     x, x_scale, x_zero, y_scale, y_zero = (node.input(i) for i in range(5))
     build, kind = QuantizedEmit(graph, node), node.op_type.removeprefix("QLinear")
-    dtype = graph.dtype(y_zero) if y_zero else graph.dtype(x)
+    dtype = _type(graph, y_zero, x)
     try:
         numbers = build.named(_numbers(build, x, x_scale, x_zero))
         if kind == "Softmax":
@@ -94,7 +99,7 @@ def average_pool(graph: Graph, node: Node) -> Outcome:
     x, x_scale, x_zero, y_scale, y_zero = (node.input(i) for i in range(5))
     if node.attr("channels_last", 0):
         return Refusal("qlinear-average-pool", node.label, "its channels come last")
-    build, dtype = QuantizedEmit(graph, node), graph.dtype(x)
+    build, dtype = QuantizedEmit(graph, node), _type(graph, y_zero, x)
     try:
         steps = build.named(_steps(build, x, x_zero))
         factor = build.binary("Div", one(build, x_scale), one(build, y_scale))
@@ -114,7 +119,7 @@ def reduce_mean(graph: Graph, node: Node) -> Outcome:
     axes, rank = node.attr("axes"), graph.rank(x)
     if rank is None:
         return Refusal("qlinear-reduce-mean", node.label, "the rank of its input is unknown")
-    build, dtype = QuantizedEmit(graph, node), graph.dtype(x)
+    build, dtype = QuantizedEmit(graph, node), _type(graph, y_zero, x)
     try:
         numbers = build.named(_numbers(build, x, x_scale, x_zero))
         mean = build.reduce("ReduceMean", numbers, axes or range(rank), bool(node.attr("keepdims", 1)))

@@ -43,6 +43,9 @@ def _reduction(graph: Graph, node: Node) -> _Reduction | str:
             return f"its axes '{given}' are not constant"
         axes = array.reshape(-1).tolist()
     nothing = not axes and bool(node.attr("noop_with_empty_axes", 0))
+    rank = graph.rank(node.inputs[0])
+    if axes and rank:
+        axes = sorted(int(axis) % rank for axis in axes)
     return _Reduction(node.inputs[0], tuple(axes) if axes else None, bool(node.attr("keepdims", 1)), nothing)
 
 

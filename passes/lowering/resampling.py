@@ -18,6 +18,7 @@ from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering import _interpolation as interpolation
 from graphkit.passes.lowering._interpolation import Axis, Kernel, Taps
+from graphkit.passes.lowering._resampling_computed import resize_computed
 from graphkit.passes.lowering._tools import refuse, transpose
 from graphkit.rewrite import Outcome, rule
 
@@ -90,9 +91,7 @@ def resize(graph: Graph, node: Node) -> Outcome:
     plan = _plan(graph, node, rank)
     axes = plan if isinstance(plan, str) else _axes(graph, node, plan)
     if isinstance(plan, str) or isinstance(axes, str):
-        if rank in (3, 4) and _native_modes(node, graph.opset()):
-            return None
-        return _without_axes(graph, node, plan, rank) if isinstance(plan, _Plan) else refuse(_RULE, node, plan)
+        return _of_open_sizes(graph, node, plan, rank, str(axes))
     if _fractional(plan, axes):
         return refuse(_RULE, node, "onnxruntime and the standard differ on aligned corners at fractional lengths")
     spatial = rank in (3, 4) and all(axis >= 2 for axis in axes) and graph.dtype(x) in _FLOATS
@@ -101,13 +100,24 @@ def resize(graph: Graph, node: Node) -> Outcome:
     return _axis_by_axis(graph, node, plan, axes)
 
 
+def _of_open_sizes(graph: Graph, node: Node, plan: _Plan | str, rank: int, why: str) -> Outcome:
+    """Where sizes, scales or the region are not known: MNN's own if it is right, else places that are computed."""
+    scales = node.input(1 if node.op == "Upsample" or graph.opset() < 11 else 2)
+    given = scales in graph.input_infos and scales not in graph.initializers  # may change batch and channels
+    if rank in (3, 4) and _native_modes(node, graph.opset()) and not given:
+        return None
+    if given and node.attr("coordinate_transformation_mode") in ("align_corners", "tf_crop_and_resize"):
+        return refuse(_RULE, node, "onnxruntime and the standard differ on aligned corners at fractional lengths")
+    stretches = isinstance(plan, _Plan) and plan.policy == "stretch" and min(plan.axes) >= 2
+    if isinstance(plan, _Plan) and stretches and node.attr("axes") and rank in (3, 4) and _plain_modes(node):
+        return _without_axes(graph, node, plan, rank)
+    return resize_computed(graph, node, rank) if "known" in why or "computed" in why else refuse(_RULE, node, why)
+
+
 def _without_axes(graph: Graph, node: Node, plan: _Plan, rank: int) -> Outcome:
-    """The same with all axes in order, which MNN runs, where the sizes to compute with are not known."""
+    """The same with all axes in order, which MNN runs."""
     plain = {"axes": None, "keep_aspect_ratio_policy": None}
     attrs = {key: value for key, value in node.attrs.items() if key not in plain}
-    named = node.attr("axes") and plan.policy == "stretch" and min(plan.axes) >= 2
-    if not named or rank not in (3, 4) or not _plain_modes(node):
-        return refuse(_RULE, node, "the sizes of the axes that it changes are not known")
     build = Emit(graph, node)
     order = [plan.axes.index(axis) if axis in plan.axes else None for axis in range(rank)]
     if plan.scales is not None:
@@ -141,7 +151,9 @@ def _axes(graph: Graph, node: Node, plan: _Plan) -> dict[int, Axis] | str:
             return f"the size of axis {axis} is not known"
         if size == 0 or new == 0:
             return f"axis {axis} has no elements"
-        if size != new or cropped or scale is not None:
+        if cropped and size == new:
+            return f"onnxruntime ignores the region of axis {axis}, whose size stays"
+        if size != new or scale is not None:
             found[axis] = Axis(size, new, new / size if scale is None else scale, region)
     return found
 

@@ -50,6 +50,8 @@ def contrib_rotary_embedding(graph: Graph, node: Node) -> Outcome:
         return contrib_rotary_embedding.refuse(node, heads)
     if node.attr("is_packed_batching", 0) or rank not in (1, 2):
         return contrib_rotary_embedding.refuse(node, "ragged batches, or positions of unknown rank")
+    if rank == 1 and build.opset < 11:
+        return contrib_rotary_embedding.refuse(node, "positions are counted by Range, which came with opset 11")
     if rank == 1:
         positions = _counted(build, x, positions, 1 if heads.rank == 3 else 2)
     cosine, sine = (build.op("Gather", table, positions) for table in (cosine, sine))
@@ -117,7 +119,8 @@ def _turned(build: Emit, heads: _Heads, x: str, cosine: str, sine: str) -> str:
 
 
 def _halves(build: Emit, x: str, half: int, cosine: str, sine: str) -> str:
-    return build.op("Concat", *_pair(build, *build.split(x, 3, [half, half]), cosine, sine), axis=3)
+    first, second = build.split(x, 3, [half, half])
+    return build.op("Concat", *_pair(build, first, second, cosine, sine), axis=3)
 
 
 def _neighbours(build: Emit, x: str, half: int, cosine: str, sine: str) -> str:

@@ -1,8 +1,9 @@
-"""Operators that ONNX itself defines by others: their function bodies, where all that these use is lowered."""
+"""Operators that ONNX itself defines by others whose bodies hold subgraphs; see `bodies` for the plain ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx
 from onnx import FunctionProto, GraphProto, NodeProto, TypeProto
@@ -10,11 +11,12 @@ from onnx import FunctionProto, GraphProto, NodeProto, TypeProto
 from graphkit import _body
 from graphkit.graph import Graph
 from graphkit.node import Node, normal_domain, type_proto
-from graphkit.passes._constant_if import _renamed
+from graphkit.passes._constant_if import renamed
 from graphkit.passes._emit import Emit
 from graphkit.rewrite import Outcome, Refusal, Rule, rule
 
 _NAME = "schema-body"
+_LEAST = 18  # the bodies are written for reductions that read their axes from an input
 
 
 @rule("LinearAttention", "SpaceToDepth", "ai.onnx.preview::FlexAttention", name=_NAME)
@@ -36,7 +38,7 @@ def schema_body(graph: Graph, node: Node) -> Outcome:
 def _function(graph: Graph, node: Node) -> FunctionProto | None:
     """The body for this node, None when there is none or it needs newer operators than the model has."""
     version = graph.opset(node.domain)
-    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)  # its stub lacks these two names
     if not schema.has_context_dependent_function:
         return None
     types = []
@@ -45,7 +47,8 @@ def _function(graph: Graph, node: Node) -> FunctionProto | None:
         types.append((type_proto(type_) if type_ is not None else TypeProto()).SerializeToString())
     data = schema.get_context_dependent_function(_body.write_node(node).SerializeToString(), types)
     function = FunctionProto.FromString(data)
-    known = all(graph.opset(normal_domain(needed.domain)) >= needed.version for needed in function.opset_import)
+    needed = {normal_domain(item.domain): item.version for item in function.opset_import}
+    known = all(graph.opset(domain) >= least for domain, least in {"": _LEAST, **needed}.items())
     return function if data and known else None
 
 
@@ -56,7 +59,7 @@ def _write(emit: Emit, node: Node, function: FunctionProto) -> dict[str, str]:
         if value not in names:
             names[value] = emit.graph.new_name(f"{emit.near.label}/{value}")
     for inner in function.node:
-        proto = _renamed(inner, names)
+        proto = renamed(inner, names)
         proto.name = emit.graph.new_name(f"{emit.near.label}/{inner.op_type}")
         emit.nodes.append(proto)
     return {old: names[inner] for old, inner in zip(node.outputs, function.output, strict=False) if old}

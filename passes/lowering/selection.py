@@ -1,4 +1,4 @@
-"""ArgMax, ArgMin, TopK, OneHot and Hardmax where MNN lacks them or picks other elements; each from ONNX Operators."""
+"""ArgMax, ArgMin, OneHot and Hardmax where MNN lacks them or picks other elements; each from ONNX Operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import TensorProto
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
-from graphkit.passes.lowering._numbers import FLOATS, INTEGERS, SIGNED, axis_of, np_dtype
+from graphkit.passes.lowering._numbers import FLOATS, INTEGERS, axis_of, np_dtype
 from graphkit.rewrite import Outcome, Refusal, rule
 
 _LAST, _INT = "last-index", "argmax-of-integers"
@@ -69,29 +69,6 @@ def of_integers(graph: Graph, node: Node) -> Outcome:
     y = emit.nodes[-1].output[1]
     y = y if node.attr("keepdims", 1) else emit.squeeze(y, axis)
     return emit.rewrite({node.outputs[0]: y}, f"{node.op} of integers by TopK")
-
-
-@rule("TopK", name="smallest-by-largest")
-def smallest(graph: Graph, node: Node) -> Outcome:
-    """TopK of the smallest as that of the largest −x: among equals MNN gives the last indices first."""
-    dtype = graph.dtype(node.inputs[0])
-    if node.attr("largest", 1) or not any(graph.is_used(out) for out in node.outputs[1:] if out):
-        return None
-    if dtype not in FLOATS | SIGNED:
-        known = dtype in INTEGERS
-        return None if known else Refusal("smallest-by-largest", node.label, "the element type is unknown")
-    emit = Emit(graph, node)
-    attrs = {key: value for key, value in node.attrs.items() if key != "largest"}
-    values = emit.op("TopK", _mirror(emit, node.inputs[0], dtype), node.inputs[1], outputs=2, **attrs)
-    outputs = {node.outputs[1]: emit.nodes[-1].output[1]}
-    if node.outputs[0]:
-        outputs[node.outputs[0]] = _mirror(emit, values, dtype)
-    return emit.rewrite(outputs, "TopK of the smallest by that of the largest")
-
-
-def _mirror(emit: Emit, x: str, dtype: int) -> str:
-    """The other way round: −x, for integers −1 − x, which every number has."""
-    return emit.op("Neg", x) if dtype in FLOATS else emit.op("Sub", emit.number(-1, dtype), x)
 
 
 @rule("OneHot", name="one-hot")
@@ -167,4 +144,4 @@ def hardmax(graph: Graph, node: Node) -> Outcome:
     return emit.rewrite({node.outputs[0]: y}, "Hardmax by OneHot of ArgMax")
 
 
-RULES = (last_index, of_integers, smallest, one_hot, hardmax)
+RULES = (last_index, of_integers, one_hot, hardmax)

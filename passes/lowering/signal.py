@@ -42,7 +42,7 @@ class _Transform:
         n, k = np.arange(self.size)[:, None], np.arange(self.kept)[None, :]
         angle = (2 if self.inverse else -2) * np.pi * ((n * k) % self.points) / self.points
         scale = 1 / self.points if self.inverse else 1.0
-        weight = np.ones((self.size, 1))
+        weight: np.ndarray = np.ones((self.size, 1))
         if self.to_real:  # the other half of the spectrum is the conjugate of this one
             mirrored = (np.arange(self.size) > 0) & (2 * np.arange(self.size) < self.points)
             weight = 1.0 + mirrored[:, None]

@@ -89,7 +89,8 @@ def _read(node: Node) -> _Forest:
 
 def _member_sets(node: Node) -> Iterator[tuple[float, ...]]:
     """The sets of MEMBER tests, in the order of their nodes; a NaN ends each."""
-    tensor, found = node.attr("membership_values"), []
+    tensor = node.attr("membership_values")
+    found: list[float] = []
     for value in onnx.numpy_helper.to_array(tensor).tolist() if tensor is not None else ():
         if np.isnan(value):
             yield tuple(found)

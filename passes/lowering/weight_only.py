@@ -76,7 +76,8 @@ def dequantized(
 def _unpack(rows: np.ndarray, bits: int) -> np.ndarray:
     """Codes of each row of bytes, the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return ((rows.astype(np.uint8)[:, :, None] >> shifts) & (2**bits - 1)).reshape(rows.shape[0], -1)
+    codes: np.ndarray = (rows.astype(np.uint8)[:, :, None] >> shifts) & (2**bits - 1)
+    return codes.reshape(rows.shape[0], -1)
 
 
 # Dettmers et al., "QLoRA", 2023: the 16 levels of NF4; FP4 is a sign, two bits of exponent and one of mantissa.

@@ -80,6 +80,12 @@ def test_static_shapes_are_no_reason() -> None:
     assert rest == [0]
 
 
+def test_a_few_forms_that_may_be_right_by_luck_do_not_count() -> None:
+    bad, lucky = forms(*["cubic"] * 4), forms("cubic")
+    assert [dict(item.when) for item in cover(bad, forms("linear"), lucky)[0]] == [{"attr.mode": "cubic"}]
+    assert cover(bad, forms("linear"), forms("cubic", "cubic"))[1] == [0, 1, 2, 3]
+
+
 def test_equal_forms_cannot_be_told_apart() -> None:
     learned, rest = cover(forms("a"), forms("a"))
     assert (learned, rest) == ([], [0])
@@ -169,6 +175,8 @@ def test_what_stands_by_hand_stays_until_a_test_contradicts_it() -> None:
     old = Knowledge("1", frozenset(), {"Odd": Operator("conditional", (hand,))})
     assert operators.make(old, [])[0].operators["Odd"].bad == (hand,)
     seen = [example("a", "right", node("Odd", rank_in0=2))]
+    assert operators.make(old, seen)[1].lines() == []  # it may be right by luck
+    seen = [example("a", "right", node("Odd", rank_in0=2), road="graphkit")]
     made, report = operators.make(old, seen)
     assert made.operators["Odd"].bad == (hand,)
     assert report.lines() == ["contradicted: Odd {'rank.in0': 2}: right in 1 forms"]
@@ -192,6 +200,28 @@ def test_what_graphkits_proof_refutes_is_no_good_form() -> None:
     made, report = operators.make(empty(), seen)
     assert [dict(item.when) for item in made.operators["Odd"].bad] == [{}]
     assert report.lines() == []
+
+
+def test_a_table_from_half_the_tests_is_tried_on_the_other_half() -> None:
+    seen = [example(f"bad{i}", "wrong", node("Odd", attr_mode="cubic", value_in0=float(i))) for i in range(20)]
+    seen += [example(f"good{i}", "right", node("Odd", attr_mode="linear", value_in0=float(i))) for i in range(20)]
+    said = operators.held_out(empty(), seen)
+    assert said.startswith("held out: 0 of ")
+    assert ", 0 of " in said
+
+
+def test_loops_and_fused_nodes_are_noted_as_they_were() -> None:
+    good = example("b", "right", node("Loop", rank_in0=1, dims_in0="3"), node("Mul", rank_in0=1, dims_in0="3"))
+    loop = example("a", "wrong", node("Loop", rank_in0=2, dims_in0="2,2"), road="graphkit", named=("Loop",))
+    fused = Example(
+        "c", "graphkit", "refused", "wrong", "Y: wrong only when MNN fuses it", ("Mul",),
+        (node("Mul", rank_in0=2, dims_in0="2,2"),),
+    )  # fmt: skip
+    rows = operators.make(empty(), [good, loop, fused])[0].operators
+    assert [(item.origin, dict(item.when)) for item in (*rows["Loop"].bad, *rows["Mul"].bad)] == [
+        ("exact", {"dims.in0": "2,2", "rank.in0": 2}),
+        ("exact", {"dims.in0": "2,2", "rank.in0": 2}),
+    ]
 
 
 @pytest.mark.parametrize(

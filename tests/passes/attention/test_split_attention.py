@@ -144,3 +144,16 @@ def test_a_constant_mask_is_guarded_only_where_a_query_sees_nothing(hidden: list
     graph = graph_of(text, opset=23)
     SplitAttention().run(graph)
     assert any(node.op == "Where" for node in graph.nodes) == guarded
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
+def test_grouped_queries_with_a_causal_mask(chunk: int, tmp_path: Path) -> None:
+    text = (
+        "g (float[2,7,16] q, float[2,5,8] k, float[2,5,8] v) => (float[2,7,16] y) "
+        "{ y = Attention<q_num_heads: int = 4, kv_num_heads: int = 2, is_causal: int = 1>(q, k, v) }"
+    )
+    graph = graph_of(text, opset=23)
+    SplitAttention(chunk=chunk).run(graph)
+    assert not any(node.op == "Expand" for node in graph.nodes)
+    assert_equal_outputs(parse(text, opset=23), graph.to_model())
+    assert_right_in_mnn(text, tmp_path, opset=23, passes=f"split-attention{{chunk={chunk}}},mnn")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_rewrites, assert_unchanged
+from graphkit.passes.lowering.padding import center_crop_pad
+from graphkit.rewrite import Refusal
+from graphkit.testing import assert_rewrites, assert_unchanged, graph_of
 from tests.in_mnn import assert_right_in_mnn
 from tests.lowered import lowered
 
@@ -112,5 +114,11 @@ def test_center_crop_pad_in_mnn(tmp_path: Path) -> None:
         ("g (float[n,4] x) => (float[2,2] y) <int64[2] s = {2,2}> { y = CenterCropPad(x, s) }", "axis 0"),
     ],
 )
-def test_center_crop_pad_refusals(text: str, reason: str) -> None:
-    assert_unchanged(LowerForMnn(), text, refuses=reason)
+def test_open_sizes_are_left_to_the_body_of_the_standard(text: str, reason: str, tmp_path: Path) -> None:
+    graph = graph_of(text)
+    refused = center_crop_pad.match(graph, next(iter(graph.nodes)))
+    assert isinstance(refused, Refusal)
+    assert reason in refused.reason
+    feeds = {"x": np.arange(20, dtype=np.float32).reshape(5, 4)}
+    feeds |= {"s": np.array([2, 7])} if "computed" in reason else {}
+    assert_right_in_mnn(text, tmp_path, feeds=feeds)

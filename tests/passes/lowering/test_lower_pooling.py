@@ -105,6 +105,22 @@ def test_positions_and_back_in_mnn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        pool("MaxPool", "kernel_shape=[2,2,2],strides=[2,1,2],pads=[1,0,0,0,1,1]", "2,3,5,6,7"),
+        pool("AveragePool", "kernel_shape=[2,2,2],strides=[2,1,2]", "n,3,d,h,w"),
+        pool("AveragePool", "kernel_shape=[3,2,3],pads=[1,0,1,1,0,1]", "2,3,5,6,7"),
+        pool("GlobalMaxPool", "", "n,3,d,h,w").replace("<>", ""),
+        pool("GlobalAveragePool", "", "2,3,4,2,5").replace("<>", ""),
+    ],
+)
+def test_batches_in_three_dims(text: str, tmp_path: Path) -> None:
+    feeds = {"x": RNG.standard_normal((2, 3, 5, 6, 7) if "2,3,4" not in text else (2, 3, 4, 2, 5)).astype(np.float32)}
+    lowered(text, feeds=feeds)
+    assert_right_in_mnn(text, tmp_path, feeds=feeds)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         (pool("MaxPool", "kernel_shape=[3,3],dilations=[2,2],ceil_mode=1", "1,2,h,w"), "ceil_mode"),

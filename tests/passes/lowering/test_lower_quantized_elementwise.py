@@ -17,7 +17,7 @@ from graphkit.passes.lower_for_mnn import LowerForMnn
 from graphkit.shapes import infer
 from graphkit.testing import run
 from tests.in_mnn import assert_right_in_mnn
-from tests.quantized_models import KINDS, MS, Arrays, codes, lowered, model
+from tests.quantized_models import KINDS, MS, Arrays, codes, lowered, model, ops
 
 Built = tuple[Model, Arrays]
 
@@ -143,6 +143,35 @@ IN_MNN = [
 @pytest.mark.parametrize("built", IN_MNN, ids=["sigmoid", "pool", "add", "concat", "gemm"])
 def test_in_mnn(built: Built, tmp_path: Path) -> None:
     assert_right_in_mnn(built[0], tmp_path, feeds=built[1], rtol=1e-6)
+
+
+def chain() -> Built:
+    """Operators behind which shape inference knows neither types nor shapes."""
+    rng = np.random.default_rng(9)
+    names = ["s", "z"]
+    pair = ["s", "z", "s", "z"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *names], ["q"]),
+        helper.make_node("QLinearLeakyRelu", ["q", *pair], ["a"], domain=MS, alpha=0.1),
+        helper.make_node("QLinearAdd", ["a", *names, "q", *pair], ["b"], domain=MS),
+        helper.make_node("QLinearConcat", [*names, "a", *names, "b", *names], ["c"], domain=MS, axis=1),
+        helper.make_node("Split", ["c"], ["d", "e"], axis=1, num_outputs=2),
+        helper.make_node("QLinearMul", ["d", *names, "e", *pair], ["f"], domain=MS),
+        helper.make_node("Resize", ["f", "", "r"], ["g"], mode="nearest"),
+        helper.make_node("QLinearGlobalAveragePool", ["g", *pair], ["h"], domain=MS),
+        helper.make_node("DequantizeLinear", ["h", *names], ["y"]),
+    ]
+    constants = {"s": np.float32(0.05), "z": np.uint8(97), "r": np.array([1, 1, 2, 2], np.float32)}
+    source = model(nodes, {"x": (1, ["n", 4, 6, 6])}, {"y": 1}, constants)
+    return source, {"x": rng.standard_normal((2, 4, 6, 6)).astype(np.float32)}
+
+
+def test_a_chain_stays_float(tmp_path: Path) -> None:
+    source, feeds = chain()
+    after = lowered(source)
+    assert "Cast" not in ops(after)
+    np.testing.assert_array_equal(run(after, feeds)["y"], run(source, feeds)["y"])
+    assert_right_in_mnn(source, tmp_path, feeds=feeds, rtol=1e-6)
 
 
 def test_reduce_mean() -> None:

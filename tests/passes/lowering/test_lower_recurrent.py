@@ -35,10 +35,12 @@ def recurrent(
     lengths: list[int] | None = None,
     peepholes: float | None = None,
     opset: int = 14,
+    padded: bool = False,
     dtype: type = np.float32,
     **attrs: Any,
 ) -> Model:
-    """One recurrent node; `computed` weights are inputs, `peepholes` is what they are multiplied by."""
+    """One recurrent node; `computed` weights are inputs, `peepholes` is what they are multiplied by,
+    `padded` writes omitted inputs at the end."""
     rng = np.random.default_rng(0)
     directions, rows = 1 + (direction == "bidirectional"), GATES[op] * HIDDEN
     shapes = {"W": (directions, rows, INPUT), "R": (directions, rows, HIDDEN), "B": (directions, 2 * rows)}
@@ -61,7 +63,9 @@ def recurrent(
         arrays = {name: array for name, array in arrays.items() if name not in "WRBP"}
     known = {info.name for info in infos} | set(arrays)
     names = ["X", "W", "R", "B", "lengths", "h", *(["c", "P"] if op == "LSTM" else [])]
-    inputs = [name if name in known else "" for name in names]  # as some exporters do, up to the last possible one
+    inputs = [name if name in known else "" for name in names]
+    while not padded and not inputs[-1]:
+        inputs.pop()
     outputs = [name if name in (wanted or ALL[op]).split(",") else "" for name in ALL[op].split(",")]
     node = helper.make_node(op, inputs, outputs, hidden_size=HIDDEN, direction=direction, **attrs)
     results = [helper.make_tensor_value_info(name, kind, None) for name in outputs if name]
@@ -191,8 +195,17 @@ def test_what_mnn_runs_right_stays(form: dict[str, Any]) -> None:
 
 def test_omitted_inputs_at_the_end_go() -> None:
     """MNN counts them, and takes eight inputs for peepholes."""
-    made = Graph.of(lowered(recurrent("LSTM", steps="steps")))
+    made = Graph.of(lowered(recurrent("LSTM", steps="steps", padded=True)))
     assert [len(node.inputs) for node in made.nodes] == [4]
+
+
+def test_one_step_is_seen_behind_an_unsqueeze() -> None:
+    model = recurrent("LSTM", steps="steps", initial=True).materialized()
+    row = helper.make_node("Unsqueeze", ["row", "zero"], ["X"])
+    model.graph.node.insert(0, row)
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("row", TensorProto.FLOAT, None))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "zero"))
+    assert "LSTM" in ops(lowered(Model.from_proto(model)))
 
 
 def test_one_step_with_c_but_not_h(tmp_path: Path) -> None:

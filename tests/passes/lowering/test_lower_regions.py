@@ -1,0 +1,52 @@
+"""RoiAlign in the max mode: equality with onnxruntime and in MNN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphkit.passes.lower_for_mnn import LowerForMnn
+from graphkit.testing import assert_unchanged
+from tests.in_mnn import assert_right_in_mnn
+from tests.lowered import lowered
+
+RNG = np.random.default_rng(0)
+FEEDS = {
+    "x": RNG.standard_normal((2, 3, 10, 12)).astype(np.float32),
+    "r": np.array([[0, 0, 8, 9], [3, 4, 15, 19], [-2, -3, 30, 22]], np.float32),
+    "b": np.array([0, 1, 1]),
+}
+
+
+def roi_align(more: str = "", *, ratio: int = 2, mode: str = "max", shape: str = "2,3,10,12") -> str:
+    attrs = f'mode="{mode}",output_height=3,output_width=4,sampling_ratio={ratio},spatial_scale=0.5{more}'
+    return f"""g (float[{shape}] x, float[3,4] r, int64[3] b) => (float[3,3,3,4] y)
+        {{ y = RoiAlign<{attrs}>(x, r, b) }}"""
+
+
+@pytest.mark.parametrize("kind", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("ratio", [1, 2, 3])
+def test_max(kind: str, ratio: int) -> None:
+    text = roi_align(f',coordinate_transformation_mode="{kind}"', ratio=ratio)
+    assert "RoiAlign" not in lowered(text, opset=16, feeds=FEEDS)
+
+
+def test_opset_10_has_no_half_pixels() -> None:
+    lowered(roi_align(), opset=11, feeds=FEEDS)
+
+
+def test_max_in_mnn(tmp_path: Path) -> None:
+    assert_right_in_mnn(roi_align(), tmp_path, opset=16, feeds=FEEDS)
+
+
+def test_mean_stays() -> None:
+    assert_unchanged(LowerForMnn(), roi_align(mode="avg"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [(roi_align(ratio=0), "sampling_ratio"), (roi_align(shape="2,3,h,w"), "static")]
+)
+def test_refusals(text: str, reason: str) -> None:
+    assert_unchanged(LowerForMnn(), text, refuses=reason, opset=16)
