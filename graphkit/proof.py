@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit import _drift
+from graphkit._departures import departure
 from graphkit.compare import Comparison, Ties, Tolerance, compare
 from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.graph import Graph
@@ -157,23 +158,30 @@ class Evidence:
     ) -> Evidence:
         """Run the reference on the given inputs, else on random ones that it accepts, twice each.
 
-        Small models that onnxruntime cannot run are run by ONNX's own evaluator; the note says so.
+        Small models that onnxruntime cannot run, or runs against the standard (see `_departures`), are run by ONNX's
+        own evaluator; the note says so.
         """
         from graphkit._evaluator import Evaluator
 
         graph = graph or Graph.of(model)
-        try:
-            return cls._gather(Session, model, graph, inputs, seed, variants)
-        except (UsageError, OutputError):
-            raise  # nothing is wrong with the model
-        except GraphkitError as error:
+        doubt, failure = departure(graph), None
+        if not doubt:
             try:
-                evidence = cls._gather(Evaluator, model, graph, inputs, seed, variants)
-            except GraphkitError:
-                raise error from None
-            why = f"the reference is ONNX's own evaluator: {error.message}"
-            evidence.note = f"{evidence.note}; {why}".lstrip("; ")
-            return evidence
+                return cls._gather(Session, model, graph, inputs, seed, variants)
+            except (UsageError, OutputError):
+                raise  # nothing is wrong with the model
+            except GraphkitError as error:
+                doubt, failure = error.message, error
+        try:
+            evidence = cls._gather(Evaluator, model, graph, inputs, seed, variants)
+            why = f"the reference is ONNX's own evaluator: {doubt}"
+        except GraphkitError:
+            if failure is not None:
+                raise failure from None
+            evidence = cls._gather(Session, model, graph, inputs, seed, variants)
+            why = f"nothing better was found: {doubt}"
+        evidence.note = f"{evidence.note}; {why}".lstrip("; ")
+        return evidence
 
     @classmethod
     def _gather(

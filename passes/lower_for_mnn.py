@@ -10,6 +10,7 @@ from graphkit.graph import Graph
 from graphkit.passes.lowering import FAMILIES
 from graphkit.rewrite import PassResult, Rule, apply_rules
 
+_OPSET = 18  # of the operators we write into a model that has none of ONNX's own
 _ROUNDS = 8  # lowerings of lowerings; the deepest chain so far takes three
 
 
@@ -27,6 +28,9 @@ class LowerForMnn:
     def run(self, graph: Graph) -> PassResult:
         """Rewrite the graph in place, until no rule matches any more."""
         rules = [rule for family in FAMILIES for rule in family.RULES]
+        foreign = "" not in graph.opsets and _any_match(graph, rules)
+        if foreign:
+            graph.opsets[""] = _OPSET
         total = PassResult()
         for _ in range(_ROUNDS):
             if not _any_match(graph, rules):
@@ -36,6 +40,8 @@ class LowerForMnn:
             total = PassResult(total.changes, (), total.counters, total.notes) + result
             if not result.modified:
                 break
+        if foreign and not total.modified:
+            del graph.opsets[""]
         return total
 
 

@@ -16,6 +16,7 @@ from onnx.shape_inference import InferenceError, infer_function_output_types, in
 from graphkit.graph import Graph
 from graphkit.node import Dim, Node, TensorType, make_info, type_of_info
 from graphkit.symbolic import control
+from graphkit.symbolic.contrib import CONTRIB
 from graphkit.symbolic.pools import POOLS, trim_pooled
 from graphkit.symbolic.state import ITEM_TYPES, UNKNOWN, State, of_constant
 from graphkit.symbolic.symbols import Symbols
@@ -144,7 +145,7 @@ class Evaluator:
         return outs
 
     def _transfer(self, scope: Scope, node: Node, ins: list[State]) -> tuple[State, ...]:
-        rule = TRANSFER.get(node.op_type) if not node.domain else None
+        rule = CONTRIB.get(node.op) if node.domain else TRANSFER.get(node.op_type) or CONTRIB.get(node.op_type)
         if rule is not None and ins:
             try:
                 outs = rule(node, ins, self.symbols)

@@ -224,6 +224,8 @@ def unsqueeze(node: Node, ins: list[State], symbols: Symbols) -> tuple[State, ..
         return None
     rank = len(dims) + len(axes)
     ones = {_axis(axis, rank) for axis in axes}
+    if len(ones) < len(axes) or not all(0 <= axis < rank for axis in ones):
+        return None  # an invalid node
     rest = iter(dims)
     return (_same_items(ins[0], tuple(1 if i in ones else next(rest) for i in range(rank))),)
 

@@ -50,7 +50,7 @@ def split_rule(op: str, options: Options, read: Callable[[Emit, Node, Options], 
             outputs = read(build, node, options)
         except NotPlainError as problem:
             return Refusal(name, node.label, str(problem))
-        return build.rewrite(outputs, f"{op} in plain operators")
+        return build.rewrite(outputs, forms.described(op, build))
 
     return Rule(name, (f"com.microsoft::{op}",), match)
 

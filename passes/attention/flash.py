@@ -155,4 +155,4 @@ def _rewrite(build: Emit, node: Node, found: Attention, layout: Layout, chunk: i
         found = replace(found, empty="computed") if alone else found
     written = forms.write(build, found, chunk)
     output = layout.as_given(build, written.output)
-    return build.rewrite({node.outputs[0]: output}, written.what(node.op_type))
+    return build.rewrite({node.outputs[0]: output}, forms.described(node.op_type, build))

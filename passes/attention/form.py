@@ -66,16 +66,16 @@ class Attention:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: output [batch, heads, sq, dv], scores [batch, heads, sq, sk] when they were asked for;
-    `blocks` of queries, 1: all at once."""
+    """What was written: output [batch, heads, sq, dv], scores [batch, heads, sq, sk] when they were asked for."""
 
     output: str
     scores: str = ""
-    blocks: int = 1
 
-    def what(self, op: str) -> str:
-        """What was done with an operator, in a few words."""
-        return f"{op} in plain operators" + (f", {self.blocks} blocks of queries" if self.blocks > 1 else "")
+
+def described(op: str, build: Emit) -> str:
+    """What was done with an operator, in a few words; each block of queries has a Softmax of its own."""
+    count = sum(proto.op_type == "Softmax" for proto in build.nodes)
+    return f"{op} in plain operators" + (f", {count} blocks of queries" if count > 1 else "")
 
 
 def write(build: Emit, form: Attention, chunk: int = 0, scores: Stage = "") -> Written:
@@ -90,7 +90,7 @@ def write(build: Emit, form: Attention, chunk: int = 0, scores: Stage = "") -> W
     parts = [
         _whole(build, part, "").output for part in blocks.cut(build, replace(form, query=query, scale=rest), chunk)
     ]
-    return Written(build.op("Concat", *parts, axis=2), blocks=len(parts))
+    return Written(build.op("Concat", *parts, axis=2))
 
 
 def _scaled(build: Emit, form: Attention) -> tuple[str, float]:

@@ -143,7 +143,7 @@ def _rewrite(build: Emit, node: Node, found: _Node, chunk: int) -> Outcome:
     output = forms.merge_heads(build, written.output) if found.rank == 3 else written.output
     values = (output, *present, written.scores)
     outputs = {out[i]: values[i] for i in range(4) if out[i] and (used[i] or i < 3)}
-    return build.rewrite(outputs, written.what(node.op_type))
+    return build.rewrite(outputs, forms.described(node.op_type, build))
 
 
 def _read(build: Emit, node: Node, found: _Node) -> tuple[Attention, tuple[str, str]]:

@@ -12,7 +12,7 @@ from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._numbers import NARROW, wrapped
-from graphkit.rewrite import Outcome, rule
+from graphkit.rewrite import Outcome, Refusal, rule
 
 _WRAPPING = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Pow", "ReduceSum", "ReduceProd", "CumSum", "Div"})
 _BOUNDED = frozenset({"Mod", "Max", "Min", "Clip", "Sign", "Relu", "ReduceMax", "ReduceMin", "ReduceMean"})
@@ -63,4 +63,20 @@ def topk(graph: Graph, node: Node) -> Outcome:
     return emit.rewrite(outputs, "TopK of uint8 in 32 bits")
 
 
-RULES = (narrow, topk)
+_CALCULATING = ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Where", "Equal", "Greater", "Less")
+_CLAMP = 1 << 30  # MNN's converter brings larger int64 constants to this
+
+
+@rule(*_CALCULATING, name="int64-range")
+def int64_range(graph: Graph, node: Node) -> Outcome:
+    """An int64 constant that is calculated with and that MNN's converter would clamp: nothing can stand for it."""
+    for value in node.inputs:
+        if graph.dtype(value) != TensorProto.INT64 or not graph.is_constant(value):
+            continue
+        array = graph.constant(value)
+        if array is not None and array.size and max(int(array.max()), -int(array.min())) > _CLAMP:
+            return Refusal("int64-range", node.label, f"'{value}' has integers beyond ±2³⁰, where MNN cuts them off")
+    return None
+
+
+RULES = (narrow, topk, int64_range)

@@ -194,16 +194,35 @@ def _names(places: np.ndarray, space: tuple[int, ...], by_columns: bool) -> np.n
 
 @rule("MaxUnpool", name="max-unpool")
 def max_unpool(graph: Graph, node: Node) -> Outcome:
-    """MaxUnpool by positions, which MNN does for one layout only: ScatterND into zeros."""
-    if node.input(2):
-        return refuse("max-unpool", node, "with output_shape onnxruntime and the standard place elements differently")
+    """MaxUnpool by positions, which MNN does for one layout only: ScatterND into zeros, more zeros at the end."""
     shape, result = static_shape(graph, node.inputs[0]), static_shape(graph, node.outputs[0])
     if shape is None or result is None:
         return refuse("max-unpool", node, "it needs static shapes")
+    inner = _unpooled(node, shape)
+    ends = [size - filled for size, filled in zip(result, inner, strict=True)]
+    if min(ends) < 0:
+        return refuse("max-unpool", node, "output_shape is smaller than what the windows cover")
     build, dtype = Emit(graph, node), graph.dtype(node.inputs[0])
-    zeros = build.cast(build.const(np.zeros(math.prod(result), np.float32), "zeros"), dtype)
+    zeros = build.cast(build.const(np.zeros(math.prod(inner), np.float32), "zeros"), dtype)
     value = build.op("ScatterND", zeros, reshape(build, node.inputs[1], -1, 1), reshape(build, node.inputs[0], -1))
-    return build.rewrite({node.outputs[0]: reshape(build, value, *result)}, "ScatterND in place of MaxUnpool")
+    value = reshape(build, value, *inner)
+    if any(ends):
+        value = _padded(build, value, ends)
+    return build.rewrite({node.outputs[0]: value}, "ScatterND in place of MaxUnpool")
+
+
+def _unpooled(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that the positions count in: that of the pool's input if its windows cover it exactly."""
+    kernel = node.attr("kernel_shape")
+    rank = len(kernel)
+    strides, pads = node.attr("strides") or [1] * rank, node.attr("pads") or [0] * (2 * rank)
+    sizes = ((shape[2 + i] - 1) * strides[i] - pads[i] - pads[i + rank] + kernel[i] for i in range(rank))
+    return (*shape[:2], *sizes)
+
+
+def _padded(build: Emit, value: str, ends: list[int]) -> str:
+    pads = [0] * len(ends) + ends
+    return build.op("Pad", value, pads=pads) if build.opset < 11 else build.op("Pad", value, build.ints(*pads))
 
 
 RULES = (max_pool, average_pool, pool_3d_batch, lp_pool, global_lp_pool, global_pool_3d, max_pool_positions, max_unpool)

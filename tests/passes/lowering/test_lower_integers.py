@@ -137,3 +137,9 @@ def test_bit_cast() -> None:
 def test_bits_of_an_unknown_type(op: str) -> None:
     text = f"g (float[2] x) => (int32[2] y) {{ a = c.F(x) y = {op} }}"
     assert_unchanged(LowerForMnn(), text, refuses="", imports={"c": 1})
+
+
+def test_constants_beyond_what_mnn_holds() -> None:
+    text = "g (int64[4] x) => (int64[4] y) <int64 big = {2654435761}> { y = Mul(x, big) }"
+    assert_unchanged(LowerForMnn(), text, refuses="beyond ±2³⁰")
+    assert_unchanged(LowerForMnn(), text.replace("2654435761", "1000"))
