@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -59,9 +59,10 @@ class Verdict(Protocol):
 class PassRecord:
     """What one stage did, all its rounds together.
 
-    `numbers` are the first and last number of its rewrites, a pair for each round; a round that was rolled
-    back keeps its numbers. `max_error` is None when the numbers were not checked; `seconds` are of the pass
-    alone. `changes` are the rewrites that stand.
+    `nodes_before` is the number of nodes before its first round, `nodes_after` after its last; `rounds` has both for
+    every round that changed something. `numbers` are the first and last number of its rewrites, a pair for each round;
+    a round that was rolled back keeps its numbers. `max_error` is None when the numbers were not checked; `seconds` are
+    of the pass alone. `changes` are the rewrites that stand.
     """
 
     name: str
@@ -78,6 +79,7 @@ class PassRecord:
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    rounds: tuple[tuple[int, int], ...] = ()
 
     def merged(self, later: PassRecord) -> PassRecord:
         """This record and that of a later round of the same stage as one."""
@@ -87,7 +89,8 @@ class PassRecord:
             self,
             status=status,
             rewrites=self.rewrites + later.rewrites,
-            nodes_after=self.nodes_after + later.nodes_after - later.nodes_before,
+            nodes_after=later.nodes_after if later.status != "unchanged" else self.nodes_after,
+            rounds=self.rounds + later.rounds,
             seconds=self.seconds + later.seconds,
             numbers=self.numbers + later.numbers,
             max_error=max(errors, default=None),
@@ -97,16 +100,6 @@ class PassRecord:
             notes=tuple(dict.fromkeys(self.notes + later.notes)),
             changes=self.changes + later.changes,
         )
-
-
-def in_sequence(records: Iterable[PassRecord], nodes: int) -> tuple[PassRecord, ...]:
-    """Records whose node counts follow one another from `nodes` on, as if each stage did all rounds at once."""
-    chained = []
-    for record in records:
-        after = nodes + record.nodes_after - record.nodes_before
-        chained.append(replace(record, nodes_before=nodes, nodes_after=after))
-        nodes = after
-    return tuple(chained)
 
 
 @dataclass(frozen=True)

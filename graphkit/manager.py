@@ -23,7 +23,6 @@ from graphkit._runs import (
     Stage,
     Status,
     Verdict,
-    in_sequence,
 )
 from graphkit.errors import GraphkitError, OutputError, PassError
 from graphkit.graph import Graph
@@ -78,7 +77,7 @@ class Manager:
         finally:
             self.graph.gate = gate
         return RunReport(
-            records=in_sequence(self._records.values(), before),
+            records=tuple(self._records.values()),
             rewrites=self._ledger.count,
             nodes_before=before,
             nodes_after=self.graph.total(),
@@ -178,6 +177,7 @@ class Manager:
             nodes_before=size,
             nodes_after=self.graph.total(),
             seconds=seconds,
+            rounds=((size, self.graph.total()),) if result.modified else (),
             numbers=((first + 1, self._ledger.count),) if self._ledger.count > first else (),
             counters=result.counters,
             refusals=result.refusals,
@@ -202,7 +202,7 @@ class Manager:
         self._disabled.add(id(stage))
         self._halted = self.on_mismatch == "stop"
         self._restore(before)
-        return replace(record, status="rolled back", nodes_after=record.nodes_before, changes=())
+        return replace(record, status="rolled back", nodes_after=record.nodes_before, rounds=(), changes=())
 
     # -- the state to go back to --------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ def _record_dict(record: PassRecord) -> dict[str, Any]:
         "rewrites": record.rewrites,
         "numbers": [list(pair) for pair in record.numbers],
         "nodes": {"before": record.nodes_before, "after": record.nodes_after},
+        "rounds": [list(pair) for pair in record.rounds],
         "seconds": round(record.seconds, 6),
         "max_error": record.max_error,
         "reason": record.reason,

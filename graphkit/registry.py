@@ -53,13 +53,11 @@ BUILTIN: dict[str, str] = {
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 
-_SIMPLIFY = "fixpoint(fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup),infer-shapes"
+_ROUND = "fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup"
+_SIMPLIFY = f"fixpoint({_ROUND}),infer-shapes"
 
-_SIMPLIFY_FOR_MNN = (
-    "dequantize-weights,"
-    "fixpoint(fold-shapes,canonicalize,fold-constants,split-attention,lower-for-mnn,fuse-transposes,cse,cleanup),"
-    "infer-shapes"
-)
+# Lowered is what simplification leaves: much of what MNN lacks is gone by then.
+_LOWER = f"dequantize-weights,fixpoint({_ROUND}),fixpoint(split-attention,lower-for-mnn,{_ROUND}),infer-shapes"
 
 _FUSE = "fuse-conv-bn,fuse-pad,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
 _FUSE_FOR_MNN = (
@@ -71,7 +69,7 @@ PRESETS: dict[str, str] = {
     "minimal": "inline-functions,cleanup",
     "default": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
     "onnxruntime": f"inline-functions,{_SIMPLIFY},{_FUSE},cse,cleanup",
-    "mnn": f"inline-functions,{_SIMPLIFY_FOR_MNN},{_FUSE_FOR_MNN},cse,cleanup",
+    "mnn": f"inline-functions,{_LOWER},{_FUSE_FOR_MNN},cse,cleanup",
 }
 
 

@@ -12,7 +12,6 @@ import pytest
 from onnx import NodeProto
 from passes_for_tests import Crash, Custom, DropIdentity, Replace, ScaleOutput, Silent
 
-from graphkit._runs import in_sequence
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.graph import Graph
@@ -429,12 +428,10 @@ def test_rounds_merge_into_one_record() -> None:
     assert merged.notes == ("n", "m", "k")
 
 
-def test_node_counts_of_a_fixpoint_follow_one_another() -> None:
-    """Each stage is one row, whatever its rounds: what one leaves, the next begins with."""
-    records = (
-        PassRecord("a", "a", "changed", 1, 10, 8, 0.0).merged(PassRecord("a", "a", "changed", 1, 6, 5, 0.0)),
-        PassRecord("b", "b", "changed", 1, 8, 6, 0.0),
-    )
-    first, second = in_sequence(records, 10)
-    assert (first.nodes_before, first.nodes_after) == (10, 7)
-    assert (second.nodes_before, second.nodes_after) == (7, 5)
+def test_node_counts_of_every_round_are_kept() -> None:
+    """In a fixpoint others add and remove nodes in between: no chain of counts could be right."""
+    first = PassRecord("a", "a", "changed", 1, 10, 8, 0.0, rounds=((10, 8),))
+    second = PassRecord("a", "a", "changed", 1, 16, 15, 0.0, rounds=((16, 15),))
+    merged = first.merged(second).merged(PassRecord("a", "a", "unchanged", 0, 12, 12, 0.0))
+    assert (merged.nodes_before, merged.nodes_after) == (10, 15)
+    assert merged.rounds == ((10, 8), (16, 15))

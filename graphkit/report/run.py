@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _INPUTS = 6  # inputs named in the header
 _MISSES = 3  # kinds of near misses shown without -v
+_ROUNDS = 2
 _NOTES = 8
 _SHAPES = 3  # sample shapes named on the last line
 _QUOTED = re.compile(r"'[^']*'")
@@ -81,7 +82,13 @@ def _row(record: PassRecord, judged: bool) -> list[str]:
         return [name, "–", "nothing to do", time, *last]
     if record.status == "rolled back":
         return [name, str(record.rewrites), "rolled back", time, *last]
-    return [name, str(record.rewrites), f"{record.nodes_before} → {record.nodes_after}", time, *last]
+    return [name, str(record.rewrites), _nodes(record), time, *last]
+
+
+def _nodes(record: PassRecord) -> str:
+    """Nodes before and after each round that changed something, the first few of them."""
+    shown = [f"{before} → {after}" for before, after in record.rounds[:_ROUNDS]]
+    return ", ".join([*shown, "…"] if len(record.rounds) > _ROUNDS else shown)
 
 
 def rollback(record: PassRecord) -> str:

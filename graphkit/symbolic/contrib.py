@@ -11,8 +11,9 @@ from graphkit.symbolic.symbols import Symbols
 from graphkit.symbolic.values import Transfer, broadcast
 
 _AS_FIRST = (
-    "BiasAdd", "BiasDropout", "BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding",
-    "SimplifiedLayerNormalization", "LayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax",
+    "BiasAdd", "BiasDropout", "BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "GroupNorm", "QuickGelu",
+    "RotaryEmbedding", "SimplifiedLayerNormalization", "LayerNormalization", "QLinearSigmoid", "QLinearLeakyRelu",
+    "QLinearSoftmax",
 )  # fmt: skip
 _SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SkipGroupNorm")
 
