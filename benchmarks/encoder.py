@@ -61,7 +61,9 @@ def section(kind: str, rounds: int) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "source.onnx"
-        model = Model.load(_fused(folder) if kind == FUSED else exports.export(kind))
+        model = Model.load(
+            exports.fused("encoder_eager_ts", heads=12, hidden=384) if kind == FUSED else exports.export(kind)
+        )
         _fix_dims(model).save(source)
         files, faults = _arrivals(source, folder)
         times = _times(files, rounds)
@@ -132,18 +134,6 @@ def _times(files: Mapping[str, Path], rounds: int) -> dict[str, list[float]]:
             seconds = worker.latency(files[tool], _feeds(_names(files[tool])), repeat=20)
             times[tool].append(1000 * min(seconds))
     return times
-
-
-def _fused(folder: Path) -> Path:
-    """The encoder as onnxruntime.transformers leaves it: Attention, SkipLayerNormalization, BiasGelu and the like."""
-    from onnxruntime.transformers import optimizer
-
-    path = folder / "fused.onnx"
-    source = exports.export("encoder_eager_ts")
-    optimizer.optimize_model(str(source), model_type="bert", num_heads=12, hidden_size=384).save_model_to_file(
-        str(path)
-    )
-    return path
 
 
 if __name__ == "__main__":

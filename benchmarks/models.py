@@ -52,6 +52,10 @@ def _exported(kind: str, what: str) -> Model:
     return Model(kind, lambda: exports.export(kind), "minilm", None, what)
 
 
+def _fused() -> Path:
+    return exports.fused("minilm_eager_ts", heads=12, hidden=384)
+
+
 MODELS = (
     _fetched("magika", "file types"),
     _fetched("ppocr4_det", "text detection"),
@@ -63,7 +67,9 @@ MODELS = (
     _fetched("silero_seq", "voice activity, LSTM; length bound to 16", {"input": (16, 576)}),
     _exported("minilm_eager_ts", "sentence embeddings, TorchScript"),
     _exported("minilm_eager_dyn", "sentence embeddings, dynamo"),
-    _exported("minilm_sdpa_dyn", "the same with fused attention"),
+    _exported("minilm_sdpa_ts", "the same with torch's sdpa, TorchScript"),
+    _exported("minilm_sdpa_dyn", "the same with torch's sdpa, dynamo"),
+    Model("minilm, fused by onnxruntime", _fused, "minilm", None, "Attention, SkipLayerNormalization, BiasGelu"),
     _fetched("smart_turn", "end of turn, INT8 QDQ"),
 )
 

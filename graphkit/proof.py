@@ -203,7 +203,6 @@ class Evidence:
         scores = [name for name, _ in tied.values() if name not in graph.inputs]
         names = list(dict.fromkeys([*graph.outputs, *scores]))
         samples, unstable, seconds = [], [], 0.0
-        drifts = _drift.quantizes(graph)
         with engine(model, outputs=names if tied else None) as session:
             for number, feeds in enumerate(inputs):
                 fitting = check_feeds(session.input_specs, feeds)
@@ -214,8 +213,10 @@ class Evidence:
                 expected = {name: result.outputs[name] for name in graph.outputs}
                 values = {**fitting, **result.outputs}
                 ties = {name: (values[source], axis) for name, (source, axis) in tied.items()}
-                moved = _drift.drift(session, fitting, expected) if drifts else 0.0
-                samples.append(Sample(fitting, expected, ties, number in probes, moved))
+                samples.append(Sample(fitting, expected, ties, number in probes))
+        if _drift.quantizes(graph):
+            moved = _drift.moved(model, engine, [(sample.feeds, sample.expected) for sample in samples])
+            samples = [replace(sample, drift=drift) for sample, drift in zip(samples, moved, strict=True)]
         return cls(samples, note, list(dict.fromkeys(unstable)), engine, seconds, given)
 
     @cached_property

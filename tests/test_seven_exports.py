@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fixtures import exports
-from graphkit.errors import MnnError
 from graphkit.mnn.road import convert
 from graphkit.model import Model
 from graphkit.optimizer import optimize
@@ -80,12 +79,8 @@ def test_mnn_takes_it_in_no_more_operators(kind: str, bound: bool, export_path: 
     path, best = export_path(kind), BEST[kind]
     most = best.static_ops if bound else best.ops
     arguments = {"bind": static(path) if bound else None}
-    if most is None:  # torch's sdpa guards its softmax with IsNaN, which MNN lacks: refused by name, no crash
-        with pytest.raises(MnnError, match="refused") as caught:
-            convert(path, tmp_path / "m.mnn", **arguments)
-        assert {fault.op for fault in caught.value.faults} == {"IsNaN"}
-        return
     result = convert(path, tmp_path / "m.mnn", **arguments)
     assert result.proof.kind == "equal"
     assert result.proof.max_error <= 1e-4
-    assert result.ops <= most
+    if most is not None:  # torch's sdpa guards its softmax with IsNaN, which no peer replaces and MNN refuses
+        assert result.ops <= most

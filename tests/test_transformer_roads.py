@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures import exports
 from graphkit.graph import Graph
 from graphkit.mnn import worker
 from graphkit.mnn.road import convert
@@ -24,15 +25,6 @@ FEEDS = {
     "attention_mask": (IDS > 0).astype(np.int64),
     "token_type_ids": np.zeros_like(IDS),
 }
-
-
-def fused(path: Path, folder: Path) -> Path:
-    """The encoder as onnxruntime's transformer optimizer fuses it."""
-    optimizer = pytest.importorskip("onnxruntime.transformers.optimizer")
-    made = folder / "fused.onnx"
-    model = optimizer.optimize_model(str(path), model_type="bert", num_heads=12, hidden_size=384, opt_level=0)
-    model.save_model_to_file(str(made))
-    return made
 
 
 def assert_converts(path: Path, folder: Path) -> None:
@@ -57,7 +49,8 @@ def test_sdpa_of_both_exporters(kind: str, export_path: Find, tmp_path: Path) ->
 
 @pytest.mark.model
 def test_what_onnxruntime_fuses(export_path: Find, tmp_path: Path) -> None:
-    path = fused(export_path("minilm_eager_ts"), tmp_path)
+    export_path("minilm_eager_ts")
+    path = exports.fused("minilm_eager_ts", heads=12, hidden=384)
     ops = Counter(node.op_type for node in Graph.of(Model.load(path)).nodes if node.domain == "com.microsoft")
     assert ops == FUSED
     left = {node.op for node in Graph.of(optimize(path, "mnn", verify="none").model).nodes if node.domain}

@@ -105,7 +105,7 @@ def fused_convolution(graph: Graph, node: Node) -> Outcome:
     return build.rewrite({node.outputs[0]: result}, f"{node.op_type} as Conv and what follows")
 
 
-@rule("com.microsoft::ConvTransposeWithDynamicPads", name="conv-transpose-pads")
+@rule("com.microsoft::ConvTransposeWithDynamicPads", name="contrib-conv-transpose-pads")
 def conv_transpose_pads(graph: Graph, node: Node) -> Outcome:
     """ConvTranspose whose pads are an input; constant ones become the attribute."""
     pads, build = graph.constant(node.input(2)) if node.input(2) else None, Emit(graph, node)

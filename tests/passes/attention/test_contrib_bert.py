@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from pathlib import Path
 
@@ -20,17 +19,9 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def fused(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """Two layers, with Attention, SkipLayerNormalization, EmbedLayerNormalization and BiasGelu."""
-    from onnxruntime.transformers import optimizer
-
-    logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
-    source = exports.export("bert2_eager_ts")
-    made = tmp_path_factory.mktemp("bert") / "fused.onnx"
-    optimizer.optimize_model(str(source), "bert", num_heads=4, hidden_size=64, opt_level=1).save_model_to_file(
-        str(made)
-    )
-    return Model.load(made)
+def fused() -> Model:
+    """Two layers, with Attention, SkipLayerNormalization and BiasGelu."""
+    return Model.load(exports.fused("bert2_eager_ts", heads=4, hidden=64))
 
 
 def feeds() -> dict[str, np.ndarray]:

@@ -1,0 +1,55 @@
+"""Models that quantize are compared as finely as they can be, and no finer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphkit import _drift
+from graphkit.compare import Tolerance
+from graphkit.graph import Graph
+from graphkit.proof import Evidence
+from graphkit.testing import graph_of, parse
+
+QDQ = """g (float[4, 64] x) => (float[4, 64] y)
+    <float s = {0.5}, uint8 z = {128}, float r = {1.5707964}> {
+    h = Mul(x, r) k = Div(h, r) q = QuantizeLinear(k, s, z) y = DequantizeLinear(q, s, z)
+}"""
+PLAIN = "g (float[4, 64] x) => (float[4, 64] y) { y = Relu(x) }"
+
+
+def halves() -> list[dict[str, np.ndarray]]:
+    """Inputs that lie between two codes: the last digit decides."""
+    return [{"x": (np.arange(256, dtype=np.float32).reshape(4, 64) - 128) / 4}]
+
+
+def test_a_plain_model_does_not_drift() -> None:
+    assert not _drift.quantizes(graph_of(PLAIN))
+    assert [sample.drift for sample in Evidence.gather(parse(PLAIN)).samples] == [0.0] * 8
+
+
+def test_a_step_is_allowed_where_the_reference_takes_it_by_chance() -> None:
+    evidence = Evidence.gather(parse(QDQ), inputs=halves())
+    (sample,) = evidence.samples
+    assert sample.drift == pytest.approx(0.5 / 32, rel=0.05)
+    off = {"y": sample.expected["y"].copy()}
+    off["y"][0, 1] += 0.5
+    proof = evidence.judge_outputs([off], Tolerance(rtol=1e-4))
+    assert proof.kind == "equal"
+    assert "it quantizes" in proof.note
+
+
+def test_more_than_a_few_steps_are_a_fault() -> None:
+    evidence = Evidence.gather(parse(QDQ), inputs=halves())
+    off = {"y": evidence.samples[0].expected["y"].copy()}
+    off["y"][0, 1] += 2.5
+    assert evidence.judge_outputs([off], Tolerance(rtol=1e-4)).kind == "different"
+
+
+def test_the_nudge_reaches_half_floats_too() -> None:
+    graph = graph_of("g (float16[4] x, float16 s, uint8 z) => (uint8[4] y) { y = QuantizeLinear(x, s, z) }")
+    nudged = Graph.of(_drift.nudged(graph, seed=0))
+    (factor,) = (nudged.constant(node.inputs[1]) for node in nudged.by_op("Mul"))
+    assert factor is not None
+    assert factor.dtype == np.float16
+    assert factor != 1
