@@ -101,12 +101,16 @@ class _Search:
         self.taken: list[dict[str, int]] = []
         self.profiles: list[Profile] = []
         self.failed: set[int] = set()
+        self.spare: list[tuple[dict[str, Array], Profile]] = []
         self.last: tuple[dict[str, Array], GraphkitError] | None = None
 
     def run(self) -> None:
-        if not self.maker.plan.dynamic:
-            self._run_static()
-            return
+        self._run_dynamic() if self.maker.plan.dynamic else self._run_static()
+        # Samples that tell nothing are better than none.
+        for sample, profile in self.spare[: self.variants - len(self.samples)]:
+            self._take(sample, profile)
+
+    def _run_dynamic(self) -> None:
         # A model may take one sequence length only, but more than one batch.
         other_batch = [replace(profile, batch=3 - profile.batch) for profile in PROFILES]
         candidates = list(enumerate((*PROFILES, *other_batch)))
@@ -134,15 +138,22 @@ class _Search:
     def _try(self, number: int, profile: Profile) -> bool:
         sample = self.maker.make(profile, len(self.samples), attempt=number)
         try:
-            self.session.run(sample)
+            outputs = self.session.run(sample)
         except GraphkitError as error:
             self.failed.add(number)
             self.last = (sample, error)
             return False
+        if _tells_nothing(outputs.values()):
+            self.failed.add(number)
+            self.spare.append((sample, profile))
+            return False
+        self._take(sample, profile)
+        return True
+
+    def _take(self, sample: dict[str, Array], profile: Profile) -> None:
         self.samples.append(sample)
         self.taken.append(self.maker.plan.sizes(profile))
         self.profiles.append(profile)
-        return True
 
     def probes(self) -> tuple[dict[str, Array], ...]:
         """Samples of unlikely values, of the shapes that were accepted, as far as they run."""
@@ -183,6 +194,11 @@ class _Search:
             node=error.node,
             hint="pass real inputs with --inputs F.npz, or fix dimensions with --bind NAME=SIZE",
         )
+
+
+def _tells_nothing(outputs: Iterable[Array]) -> bool:
+    """True when no output has an element that is a finite number."""
+    return not any(array.size and (array.dtype.kind != "f" or np.isfinite(array).any()) for array in outputs)
 
 
 def load_inputs(path: Path | str) -> list[dict[str, Array]]:

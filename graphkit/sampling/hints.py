@@ -67,7 +67,7 @@ class Hints:
     sizes: dimensions that a weight fixes, by axis (negative from the end); divisor: something is divided by it;
     step: it is the step of a quantization; scales: factors of a Resize; computed: only calculated with, never an
     index, a size or a position; wraps: an index as it is and may be negative, counted from the end (a Gather's may be
-    too, but no tokens and labels are).
+    too, but no tokens and labels are); distinct: places of which none comes twice.
     """
 
     bounds: tuple[tuple[Dim, int], ...] = ()
@@ -79,6 +79,7 @@ class Hints:
     scales: bool = False
     computed: bool = False
     wraps: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,11 @@ def hints_for(graph: Graph, name: str) -> Hints:
     """Look at all uses of a graph input, in subgraphs too."""
     bounds: dict[tuple[Dim, int], None] = {}
     constants: dict[float, None] = {}
-    flipped = divisor = step = scales = wraps = False
+    flipped = divisor = step = scales = wraps = distinct = False
     for use in _uses_of(graph, name):
         op, index = use.node.op_type, use.index
-        divisor |= op in ("Div", "Mod") and index == 1
+        divisor |= (op in ("Div", "Mod") and index == 1) or (op == "Range" and index == 2)
+        distinct |= op == "MaxUnpool" and index == 1
         step |= index in _STEPS.get(op, ())
         scales |= (op == "Resize" and index == 2) or (op == "Upsample" and index == 1)
         wraps |= op in _WRAPPING and index == 1 and use.node.inputs[1] == name
@@ -106,7 +108,7 @@ def hints_for(graph: Graph, name: str) -> Hints:
         flipped |= _is_flip(use)
     sizes = tuple(_fixed_sizes(graph, name).items())
     computed = _only_computed(graph, name)
-    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, step, scales, computed, wraps)
+    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, step, scales, computed, wraps, distinct)
 
 
 def _uses_of(graph: Graph, name: str) -> Iterator[_Use]:
@@ -182,10 +184,15 @@ def _classes(graph: Graph, node: Node) -> Sequence[Dim]:
 
 
 def _places(graph: Graph, node: Node) -> Sequence[Dim]:
-    """MaxUnpool: places in the flat output."""
-    shape = graph.shape(node.outputs[0]) or ()
+    """MaxUnpool: places in what the windows cover, flat."""
+    shape, kernel = graph.shape(node.inputs[0]) or (), node.attr("kernel_shape", [])
+    rank = len(kernel)
+    strides, pads = node.attr("strides") or [1] * rank, node.attr("pads") or [0] * (2 * rank)
     sizes = [size for size in shape if isinstance(size, int)]
-    return (math.prod(sizes),) if sizes and len(sizes) == len(shape) else ()
+    if len(sizes) != rank + 2:
+        return ()
+    covered = [(sizes[2 + i] - 1) * strides[i] - pads[i] - pads[i + rank] + kernel[i] for i in range(rank)]
+    return (math.prod([*sizes[:2], *covered]),)
 
 
 def _depth(graph: Graph, node: Node) -> Sequence[Dim]:

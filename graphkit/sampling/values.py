@@ -140,7 +140,8 @@ class _Draw:
         if self.hints.scales:
             return np.asarray(self.rng.integers(2, 7, self.shape) / 2)
         if self.palette:
-            return self._from_palette()
+            values = self._from_palette()
+            return np.asarray(np.where(values == 0, 1.0, values)) if self.hints.divisor and self.count == 1 else values
         if self.count == 1 and len(self.shape) < 2:
             return self.rng.uniform(0.5, 1.5, self.shape)
         return self.rng.standard_normal(self.shape)
@@ -192,6 +193,8 @@ class _Draw:
         low = max(0, *(-offset for _, offset in sizes))
         if "position" in self.name:
             return self._positions(high)
+        if self.hints.distinct and self.count <= high:
+            return self.rng.choice(high, self.count, replace=False)
         if self.palette and self.hints.wraps and np.iinfo(self.dtype).min < 0:
             return self.rng.integers(-high, high, self.shape)
         return self.rng.integers(min(low, high - 1), high, self.shape)

@@ -155,6 +155,10 @@ def bit_cast(graph: Graph, node: Node) -> Outcome:
     source, target = graph.dtype(node.inputs[0]), int(node.attr("to", 0))
     if not {source, target} <= INTEGERS | {TensorProto.BOOL} or TensorProto.BOOL == target != source:
         return Refusal("bit-cast", node.label, "MNN keeps no bits of floats")
+    if source in (TensorProto.UINT32, TensorProto.UINT64):
+        return Refusal(
+            "bit-cast", node.label, "MNN holds unsigned integers of 32 and 64 bits in int32, without their upper half"
+        )
     emit = Emit(graph, node)
     return emit.rewrite({node.outputs[0]: emit.cast(node.inputs[0], target)}, "BitCast of integers as Cast")
 

@@ -195,10 +195,12 @@ def _names(places: np.ndarray, space: tuple[int, ...], by_columns: bool) -> np.n
 @rule("MaxUnpool", name="max-unpool")
 def max_unpool(graph: Graph, node: Node) -> Outcome:
     """MaxUnpool by positions, which MNN does for one layout only: ScatterND into zeros, more zeros at the end."""
-    shape, result = static_shape(graph, node.inputs[0]), static_shape(graph, node.outputs[0])
-    if shape is None or result is None:
+    shape = static_shape(graph, node.inputs[0])
+    asked = graph.constant(node.input(2)) if node.input(2) else None
+    if shape is None or (node.input(2) and asked is None):
         return refuse("max-unpool", node, "it needs static shapes")
     inner = _unpooled(node, shape)
+    result = inner if asked is None else tuple(asked.tolist())
     ends = [size - filled for size, filled in zip(result, inner, strict=True)]
     if min(ends) < 0:
         return refuse("max-unpool", node, "output_shape is smaller than what the windows cover")
