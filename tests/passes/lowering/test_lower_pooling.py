@@ -130,8 +130,8 @@ def test_batches_in_three_dims(text: str, tmp_path: Path) -> None:
         (pool("LpPool", 'kernel_shape=[3],auto_pad="SAME_LOWER"', "1,2,n"), "auto_pad"),
         ("g (float[1,1,h,w] x) => (float[a,b,c,d] y, int64[a,b,c,d] i) { y, i = MaxPool<kernel_shape=[2,2]>(x) }",
          "positions"),
-        ("g (float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,5,5] y) <int64[4] s = {1,1,5,5}>"
-         " { y = MaxUnpool<kernel_shape=[2,2],strides=[2,2]>(x, i, s) }", "place elements"),
+        ("g (float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,3,3] y) <int64[4] s = {1,1,3,3}>"
+         " { y = MaxUnpool<kernel_shape=[2,2],strides=[2,2]>(x, i, s) }", "smaller than"),
         ("g (float[1,1,n,2] x, int64[1,1,n,2] i) => (float[a,b,c,d] y)"
          " { y = MaxUnpool<kernel_shape=[2,2],strides=[2,2]>(x, i) }", "static"),
     ],
