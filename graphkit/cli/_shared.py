@@ -111,6 +111,15 @@ tolerance_options = combined(
     ),
 )
 
+plugin_option = option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE.py|MODULE",
+    section="Passes",
+    help="Load passes from a file or module. May be repeated.",
+)
+
 run_options = combined(
     option(
         "--stop-after",
@@ -119,14 +128,7 @@ run_options = combined(
         section="Passes",
         help="Do only the first N rewrites.",
     ),
-    option(
-        "--plugin",
-        "plugins",
-        multiple=True,
-        metavar="FILE.py|MODULE",
-        section="Passes",
-        help="Load passes from a file or module. May be repeated.",
-    ),
+    plugin_option,
     option(
         "--print-after",
         multiple=True,

@@ -31,14 +31,7 @@ EXAMPLES = (
     help="What conversion would run first: names, presets, name{option=value}, -name takes one out.",
 )
 @_shared.bind_options
-@option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="FILE.py|MODULE",
-    section="Passes",
-    help="Load passes from a file or module. May be repeated.",
-)
+@_shared.plugin_option
 @_shared.report_option
 @output_flags
 @click.pass_obj

@@ -41,6 +41,7 @@ from graphkit.passes.lowering import (
     selection,
     sequence_axes,
     signal,
+    text,
     training,
     trees,
 )
@@ -86,6 +87,7 @@ FAMILIES = (
     selection,
     sequence_axes,
     signal,
+    text,
     training,
     trees,
     bodies,  # last: what no rule of its own takes
