@@ -242,3 +242,5 @@ def _infer(graph: Graph, node: Node, types: dict[str, TypeProto]) -> dict[str, T
         return dict(onnx.shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets))
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, KeyError, RuntimeError, ValueError):
         return {}  # an operator that ONNX does not know: then nothing is known
+    except onnx.checker.ValidationError:
+        return {}  # element types that the operator does not take

@@ -56,8 +56,10 @@ def show_run(report: Report, run: RunReport) -> None:
     hidden = idle if len(idle) > 1 and not report.verbose else []
     report.table(_table([record for record in records if record not in hidden]))
     if hidden:
-        names = dict.fromkeys(text.clean(record.name) for record in hidden)
-        report.say(Text(f"nothing to do: {', '.join(names)}", style="dim"))
+        busy = {record.name for record in records if record not in hidden}
+        names = dict.fromkeys(text.clean(record.name) for record in hidden if record.name not in busy)
+        if names:
+            report.say(Text(f"nothing to do: {', '.join(names)}", style="dim"))
     if run.stopped:
         report.say(f"stopped after {text.count(run.rewrites, 'rewrite')}, as asked for")
     _show_notes(report, records)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphkit.optimizer import optimize
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_rewrites, assert_unchanged
+from graphkit.testing import assert_equal_outputs, assert_rewrites, assert_unchanged, parse
 from tests.in_mnn import assert_right_in_mnn
 from tests.lowered import lowered
 
@@ -135,3 +136,10 @@ def test_refusals(text: str, reason: str) -> None:
 )
 def test_what_mnn_runs_right_stays(text: str) -> None:
     assert_unchanged(LowerForMnn(), text)
+
+
+def test_same_lower_of_operator_set_11() -> None:
+    text = """g (float[1, 1, A, B] x) => (float[1, 2, C, D] y) <float[2, 1, 3, 2] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}>
+        { y = Conv<auto_pad = "SAME_LOWER", strides = [2, 2]>(x, w) }"""
+    model = parse(text, opset=11)
+    assert_equal_outputs(model, optimize(model, "lower-for-mnn", verify="none").model)

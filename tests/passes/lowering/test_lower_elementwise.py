@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from graphkit.optimizer import optimize
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_rewrites, assert_unchanged, graph_of, run
+from graphkit.testing import assert_rewrites, assert_unchanged, graph_of, parse, run
 from tests.in_mnn import assert_right_in_mnn
 
 HALVES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3.2, -3.7, 2.4999998, 4194303.5, 8388609, 1e30], np.float32)
@@ -130,7 +131,45 @@ def test_comparisons_of_odd_floats(kind: str, tmp_path: Path) -> None:
 
 
 def test_equal_to_a_number_stays() -> None:
-    assert_unchanged(LowerForMnn(), "g (float[3] a) => (bool[3] y) <float z = {0}> { y = Equal(a, z) }")
+    assert_unchanged(LowerForMnn(), "g (float[3] a) => (bool[3] y) <float z = {1}> { y = Equal(a, z) }")
+
+
+ZEROS = np.array([np.nan, 0, -0.0, 1, -1, np.inf, -np.inf, 1e-30], np.float32)
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("y = Equal(x, z)", ZEROS == 0),
+        ("b = Abs(x) y = Equal(x, b)", np.abs(ZEROS) == ZEROS),
+        ("y = Cast<to = 9>(x)", ZEROS != 0),
+    ],
+)
+def test_minus_zero_is_zero_and_nan_is_not(body: str, expected: np.ndarray, opset: int, tmp_path: Path) -> None:
+    text = f"g (float[8] x) => (bool[8] y) <float z = {{0}}> {{ {body} }}"
+    np.testing.assert_array_equal(lowered(text, opset, x=ZEROS), expected)
+    feeds = {"x": ZEROS[1:] if "Abs" in body else ZEROS}  # MNN's Abs of NaN is 0
+    if "Abs" in body:
+        text, expected = text.replace("[8]", "[7]"), expected[1:]
+    assert_right_in_mnn(text, tmp_path, feeds=feeds, expected={"y": expected}, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+def test_cast_of_minus_zero_to_bool_in_old_operator_sets(opset: int) -> None:
+    got = lowered("g (float[8] x) => (bool[8] y) { y = Cast<to = 9>(x) }", opset, x=ZEROS)
+    np.testing.assert_array_equal(got, ZEROS != 0)
+
+
+def test_mod_of_a_constant_settles() -> None:
+    model = parse("g (float[1] x) => (float[2] y) <float[2] c = {0.9, 3}> { y = Mod<fmod = 1>(c, x) }")
+    assert optimize(model, "mnn").ok
+
+
+def test_what_the_operator_set_lacks_is_refused() -> None:
+    assert_unchanged(
+        LowerForMnn(), "g (int32[2] x) => (int16[2] y) { y = Cast<to = 5>(x) }", refuses="takes Mod", opset=9
+    )
 
 
 @pytest.mark.parametrize("opset", [9, 13])

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_unchanged, parse, run
+from graphkit.testing import assert_unchanged, graph_of, parse, run
 from tests.in_mnn import assert_right_in_mnn
 from tests.one_node import assert_right_everywhere, assert_same, one_node, refusals
 
@@ -176,3 +176,15 @@ def test_training_mode(outputs: tuple[str, ...], tmp_path: Path) -> None:
 def test_batch_normalization_by_constants_stays() -> None:
     model, _ = one_node("BatchNormalization", {"x": X, **STATISTICS}, constants=list("sbmv"), opset=15)
     assert refusals(model) == []
+
+
+@pytest.mark.parametrize("opset", [9, 10, 13])
+@pytest.mark.parametrize("p", [1, 2])
+def test_lp_normalization_of_old_operator_sets(p: int, opset: int) -> None:
+    text = f"g (float[2, 3] x) => (float[2, 3] y) {{ y = LpNormalization<p = {p}>(x) }}"
+    x = np.array([[0, -0.0, 0], [1, -2, 3]], np.float32)
+    graph = graph_of(text, opset=opset)
+    assert LowerForMnn().run(graph).modified
+    graph.check()
+    expected = run(parse(text, opset=opset), {"x": x})["y"]
+    np.testing.assert_allclose(run(graph.to_model(), {"x": x})["y"], expected, rtol=1e-6)

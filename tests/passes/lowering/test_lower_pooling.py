@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_unchanged
+from graphkit.testing import assert_unchanged, graph_of
 from tests.in_mnn import assert_right_in_mnn
 from tests.lowered import lowered
 
@@ -153,3 +153,12 @@ def test_refusals(text: str, reason: str) -> None:
 )
 def test_what_mnn_runs_right_stays(text: str) -> None:
     assert_unchanged(LowerForMnn(), text)
+
+
+def test_max_unpool_before_scatternd() -> None:
+    text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y) { p, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+        y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(p, i) }"""
+    graph = graph_of(text, opset=10)
+    refusals = LowerForMnn().run(graph).refusals
+    assert any("takes ScatterND, which operator set 10" in refusal.reason for refusal in refusals)
+    graph.check()

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from graphkit.optimizer import optimize
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_unchanged, graph_of, parse
+from graphkit.testing import assert_unchanged, graph_of, parse, run
 from tests.in_mnn import assert_right_in_mnn
 
 TIES = np.random.default_rng(1).integers(-3, 3, (3, 4, 5))
@@ -171,3 +172,17 @@ def test_einsum_refusals() -> None:
     assert_unchanged(LowerForMnn(), text, refuses="floats only")
     text = 'g (float[N, N] a) => (float y) { y = Einsum<equation = "ii->">(a) }'
     assert_unchanged(LowerForMnn(), text, refuses="diagonal")
+
+
+def test_hardmax_of_a_vector(tmp_path: Path) -> None:
+    assert_right_in_mnn("g (float[N] x) => (float[N] y) { y = Hardmax(x) }", tmp_path)
+    assert_right_in_mnn("g (float[4] x) => (float[4] y) { y = Hardmax<axis = 0>(x) }", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float"])
+def test_one_hot_of_indices_past_both_ends(kind: str, tmp_path: Path) -> None:
+    text = f"g ({kind}[1, 7] i) => (float[1, 7, 3] y) <int64[1] d = {{3}}, float[2] v = {{0, 1}}> {{ y = OneHot(i, d, v) }}"
+    feeds = {"i": np.array([[-9, -4, -3, -1, 2, 3, 7]], np.float32 if kind == "float" else np.int64)}
+    model = parse(text)
+    np.testing.assert_array_equal(run(optimize(model, "mnn").model, feeds)["y"], run(model, feeds)["y"])
+    assert_right_in_mnn(model, tmp_path, feeds=feeds)
