@@ -1,103 +1,109 @@
 """ONNX's own function bodies of operators, from the schemas of the installed onnx package.
 
-A body is taken when MNN lacks the operator, no rule of its own comes first, and each operator of the body is one that
-MNN runs right or that another rule lowers. Method: ONNX IR, Functions; ONNX Operators for the bodies themselves.
+A body is taken when MNN lacks the operator, no rule of its own comes first, and each operator of the body, subgraphs
+included, is one that MNN runs right by the table of its operators or that another rule lowers. Method: ONNX IR,
+Functions; ONNX Operators for the bodies themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from onnx.defs import OpSchema
 
+from graphkit import _body, knowledge
 from graphkit.graph import Graph
-from graphkit.node import Node, type_proto
+from graphkit.node import Node, normal_domain, type_proto
+from graphkit.passes._constant_if import renamed
 from graphkit.rewrite import Outcome, Refusal, Rewrite, Rule, rule
 
 _NAME = "function-body"
 
-# Operators that MNN 3.6.1 was measured to run right in the forms that bodies have, and those that rules lower.
-OPS = frozenset({
-    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "Cos",
-    "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
-    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min",
-    "Mod", "Mul", "Neg", "Not", "OneHot", "Or", "Pad", "Pow", "RMSNormalization", "Range", "Reciprocal", "ReduceL2",
-    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Shape",
-    "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
-    "Swish", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
-})  # fmt: skip
-
-# Functions of ONNX that MNN has no operator for; the random ones are left out, and those that hold subgraphs.
+# Functions of ONNX that MNN has no operator for; the random ones are left out.
 _LACKING = (
     "AffineGrid", "CausalConvWithState", "CenterCropPad", "GroupNormalization", "LinearAttention", "Mish",
-    "RMSNormalization", "RotaryEmbedding", "Shrink", "SwiGLU", "Swish", "ThresholdedRelu",
+    "RMSNormalization", "RotaryEmbedding", "Shrink", "SwiGLU", "Swish", "ThresholdedRelu", "SpaceToDepth",
+    "ai.onnx.preview::FlexAttention",
 )  # fmt: skip
 
 
-def runs_right(op_type: str) -> bool:
-    """True for an operator of ONNX's own domain that MNN computes right, by itself or through another rule."""
-    return op_type in OPS
+@functools.cache
+def _lowered() -> frozenset[str]:
+    """Operators that rules take."""
+    # The list of families holds this module: it can be read only once all are there.
+    from graphkit.passes.lowering import FAMILIES
+
+    return frozenset(op for family in FAMILIES for item in family.RULES for op in item.ops)
+
+
+def runs_right(op: str) -> bool:
+    """True for an operator that MNN computes right (in some form, at least), by itself or through another rule."""
+    row = knowledge.table().operators.get(op)
+    return (row is not None and row.verdict in ("right", "conditional")) or op in _lowered()
 
 
 def body(graph: Graph, node: Node) -> Rewrite | Refusal | None:
     """The function body of a node in its place; None when ONNX defines none."""
-    version = graph.opset()
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        schema = onnx.defs.get_schema(node.op_type, graph.opset(node.domain), node.domain)
     except onnx.defs.SchemaError:
         return None
-    function = _function(graph, node, schema, version)
+    function = _function(graph, node, schema)
     if not isinstance(function, FunctionProto):
         return Refusal(_NAME, node.label, function) if function else None
-    reason = _objection(function, version)
+    reason = _objection(graph, function)
     if reason:
         return Refusal(_NAME, node.label, reason)
     return _instantiated(graph, node, schema, function)
 
 
-def _function(graph: Graph, node: Node, schema: Any, version: int) -> FunctionProto | str:
+def _function(graph: Graph, node: Node, schema: Any) -> FunctionProto | str:
     """The body for this operator set; "" when there is none, a reason when types it depends on are unknown.
 
     `schema` is an OpSchema; onnx's type stubs do not have its functions.
     """
+    version = graph.opset()
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= version]
         if versions:
-            return _parsed(schema.get_function_with_opset_version(max(versions)))
-    versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
-    if not schema.has_context_dependent_function or not versions:
+            return FunctionProto.FromString(schema.get_function_with_opset_version(max(versions)))
+    if not schema.has_context_dependent_function:
         return ""
     types = []
     for value in node.inputs:
         found = graph.type(value) if value else None
-        if value and (found is None or not found.dtype):
+        if value and (found is None or not found.dtype or found.rank is None):
             return f"the type of '{value}' is unknown, and the body depends on it"
         types.append((type_proto(found) if found else TypeProto()).SerializeToString())
-    data = node.proto.SerializeToString()
-    made = schema.get_context_dependent_function_with_opset_version(max(versions), data, types)
-    return _parsed(made) if made else "ONNX gives no body for these inputs"
+    made = _made_for(schema, _body.write_node(node).SerializeToString(), types, version)
+    return FunctionProto.FromString(made) if made else "ONNX gives no body for these inputs in this operator set"
 
 
-def _parsed(data: bytes) -> FunctionProto:
-    function = FunctionProto()
-    function.ParseFromString(data)
-    return function
+def _made_for(schema: Any, node: bytes, types: list[bytes], version: int) -> bytes:
+    """The body that ONNX builds for these inputs, for the latest operator set up to the model's."""
+    if schema.domain:  # its versions count the domain's own sets
+        return bytes(schema.get_context_dependent_function(node, types))
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+    return (
+        bytes(schema.get_context_dependent_function_with_opset_version(max(versions), node, types)) if versions else b""
+    )
 
 
-def _objection(function: FunctionProto, version: int) -> str:
-    """Why a body cannot stand in a model of this operator set and be right in MNN; "" when it can."""
-    own = max((item.version for item in function.opset_import if not item.domain), default=version)
-    for item in function.node:
-        if item.domain or not runs_right(item.op_type):
-            return f"its body has {item.op_type}, which MNN does not run right"
-        if any(attribute.HasField("g") for attribute in item.attribute):
-            return f"its body has a subgraph in {item.op_type}"
-        if not _same_form(*(onnx.defs.get_schema(item.op_type, v, "") for v in (own, version))):
-            return f"its body is of operator set {own}, and {item.op_type} is another one in {version}"
+def _objection(graph: Graph, function: FunctionProto) -> str:
+    """Why a body cannot stand in this model and be right in MNN; "" when it can."""
+    opsets = {normal_domain(item.domain): item.version for item in function.opset_import}
+    for item in _all_nodes(function.node):
+        domain = normal_domain(item.domain)
+        op = f"{domain}::{item.op_type}" if domain else item.op_type
+        if op != "Constant" and not runs_right(op):
+            return f"its body has {op}, which MNN does not run right"
+        own, version = opsets.get(domain, graph.opset(domain)), graph.opset(domain)
+        if not _same_form(*(onnx.defs.get_schema(item.op_type, v, domain) for v in (own, version))):
+            return f"its body is of operator set {own}, and {op} is another one in {version}"
     return ""
 
 
@@ -120,19 +126,16 @@ def _instantiated(graph: Graph, node: Node, schema: OpSchema, function: Function
     for default in (*function.attribute_proto, *_defaults(schema)):
         given.setdefault(default.name, default)
     names = {inner: node.input(index) for index, inner in enumerate(function.input)}
-    names[""] = ""
+    for value in _defined(function.node):
+        if value not in names:
+            names[value] = graph.new_name(f"{node.label}/{value}")
     nodes = []
     for item in function.node:
-        for value in item.output:
-            if value:
-                names[value] = graph.new_name(f"{node.label}/{value}")
-        made = onnx.helper.make_node(
-            item.op_type,
-            [names[value] for value in item.input],
-            [names[value] for value in item.output],
-            name=graph.new_name(f"{node.label}/{item.op_type}"),
-        )
-        made.attribute.extend(_attributes(item, given))
+        made = renamed(item, names)
+        made.name = graph.new_name(f"{node.label}/{item.op_type}")
+        attributes = list(_attributes(made, given))
+        del made.attribute[:]
+        made.attribute.extend(attributes)
         nodes.append(made)
     outputs = {old: names[inner] for old, inner in zip(node.outputs, function.output, strict=False) if old}
     return Rewrite(f"{node.op} by ONNX's own function body", outputs, tuple(nodes))
@@ -156,9 +159,33 @@ def _attributes(item: NodeProto, given: dict[str, AttributeProto]) -> Iterator[A
             yield copy
 
 
+def _graphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of all graphs inside them."""
+    for node in nodes:
+        yield node
+        for graph in _graphs(node):
+            yield from _all_nodes(graph.node)
+
+
+def _defined(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Every value that nodes and the graphs inside them make or take in."""
+    for node in _all_nodes(nodes):
+        yield from (value for value in node.output if value)
+        for graph in _graphs(node):
+            yield from (info.name for info in graph.input)
+            yield from (tensor.name for tensor in graph.initializer)
+
+
 @rule(*_LACKING, name=_NAME)
 def by_body(graph: Graph, node: Node) -> Outcome:
     """What MNN lacks and ONNX defines as a function of other operators."""
+    if node.op == "SpaceToDepth" and node.attr("mode", "DCR") == "DCR":
+        return None  # the one mode that MNN has
     return body(graph, node)
 
 

@@ -139,7 +139,8 @@ def test_what_mnn_runs_right_stays(text: str) -> None:
 
 
 def test_same_lower_of_operator_set_11() -> None:
-    text = """g (float[1, 1, A, B] x) => (float[1, 2, C, D] y) <float[2, 1, 3, 2] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}>
+    text = """g (float[1, 1, A, B] x) => (float[1, 2, C, D] y)
+        <float[2, 1, 3, 2] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}>
         { y = Conv<auto_pad = "SAME_LOWER", strides = [2, 2]>(x, w) }"""
     model = parse(text, opset=11)
     assert_equal_outputs(model, optimize(model, "lower-for-mnn", verify="none").model)

@@ -95,3 +95,12 @@ def test_affine_grid_refusals() -> None:
     text = """g (float[2,2,3] t) => (float[2,1,5,2] y) <int64[4] s = {2,3,1,5}>
         { y = AffineGrid<align_corners=1>(t, s) }"""
     assert_unchanged(LowerForMnn(), text, refuses="single point", opset=20)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_nearest_of_a_constant_grid(padding: str, aligned: int, tmp_path: Path) -> None:
+    points = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).uniform(-1.4, 1.4, 24))
+    text = f"""g (float[1, 2, 4, 5] x) => (float[1, 2, 4, 3] y) <float[1, 4, 3, 2] at = {{{points}}}> {{
+        y = GridSample<mode = "nearest", padding_mode = "{padding}", align_corners = {aligned}>(x, at) }}"""
+    assert_right_in_mnn(text, tmp_path, opset=20)

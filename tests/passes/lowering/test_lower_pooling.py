@@ -156,7 +156,8 @@ def test_what_mnn_runs_right_stays(text: str) -> None:
 
 
 def test_max_unpool_before_scatternd() -> None:
-    text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y) { p, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+    text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y)
+        { p, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
         y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(p, i) }"""
     graph = graph_of(text, opset=10)
     refusals = LowerForMnn().run(graph).refusals

@@ -181,7 +181,8 @@ def test_hardmax_of_a_vector(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["int64", "float"])
 def test_one_hot_of_indices_past_both_ends(kind: str, tmp_path: Path) -> None:
-    text = f"g ({kind}[1, 7] i) => (float[1, 7, 3] y) <int64[1] d = {{3}}, float[2] v = {{0, 1}}> {{ y = OneHot(i, d, v) }}"
+    text = f"""g ({kind}[1, 7] i) => (float[1, 7, 3] y) <{kind}[1] d = {{3}}, float[2] v = {{0, 1}}>
+        {{ y = OneHot(i, d, v) }}"""
     feeds = {"i": np.array([[-9, -4, -3, -1, 2, 3, 7]], np.float32 if kind == "float" else np.int64)}
     model = parse(text)
     np.testing.assert_array_equal(run(optimize(model, "mnn").model, feeds)["y"], run(model, feeds)["y"])
