@@ -24,7 +24,7 @@ Ties = Mapping[str, tuple[Array, int]]
 _ALMOST_INFINITE = 1e30  # sums in another order overflow there
 _BY_FLOOR = "right only by atol"
 _EMPTY = "no elements"
-_NOT_FINITE = "the reference has no finite value"
+_NOT_FINITE = "the reference has no finite value, and NaN"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class OutputComparison:
 
     @property
     def vacuous(self) -> bool:
-        """True when there was nothing to compare: no elements, or none that is finite in the reference."""
+        """True when there was nothing to compare: no elements, or NaN and no finite number in the reference."""
         return _EMPTY in self.note or _NOT_FINITE in self.note
 
     @property
@@ -196,7 +196,8 @@ def _compare_one(pair: _Pair, squeeze: bool, tie: tuple[Array, int] | None) -> O
     if expected.size == 0:
         notes.append(_EMPTY)
     elif stats.finite == 0 and not reason:
-        notes.append(_NOT_FINITE)
+        # Infinities that agree are values like others; NaN says that something went wrong before.
+        notes.append(_NOT_FINITE if np.isnan(expected).any() else "nothing but infinities, which agree")
     return _verdict(pair, stats, reason, "; ".join(notes))
 
 

@@ -60,18 +60,9 @@ class Inquiry:
         return MnnError("the model computes nothing that MNN could run", faults=faults, file=model.path)
 
     def empty(self, model: Model) -> MnnError | None:
-        """Outputs that by their declared shape never have an element: MNN's own API fails to read them."""
-        graph = Graph.of(model)
-        empty = [
-            name
-            for name, info in graph.output_infos.items()
-            if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in info.type.tensor_type.shape.dim)
-        ]
-        if not empty:
-            return None
-        reason = "has no elements, and MNN cannot hand over such a result"
-        faults = tuple(locate.fault_at(graph, name, f"output '{name}' {reason}") for name in empty)
-        return MnnError(f"output '{empty[0]}' {reason}", faults=faults, file=model.path)
+        """Outputs that by their shape never have an element: MNN's own API fails to read them."""
+        faults = locate.empty_outputs(Graph.of(model))
+        return MnnError(faults[0].reason, faults=faults, file=model.path) if faults else None
 
     def doubles(self, model: Model) -> MnnError | None:
         """Inputs of 64-bit floats: MNN reads them as float32, where large values are infinite."""

@@ -168,6 +168,18 @@ def fault_at(graph: Graph, name: str, reason: str) -> NodeFault:
     return NodeFault(node.label, node.op, reason) if node else NodeFault(name, "value", reason)
 
 
+def empty_outputs(graph: Graph) -> tuple[NodeFault, ...]:
+    """Outputs that never have an element, by their inferred or by their declared shape."""
+    faults = []
+    for name, info in graph.output_infos.items():
+        declared = any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in info.type.tensor_type.shape.dim)
+        if declared or 0 in (graph.shape(name) or ()):
+            faults.append(
+                fault_at(graph, name, f"output '{name}' has no elements, and MNN cannot hand over such a result")
+            )
+    return tuple(faults)
+
+
 def no_tensors(graph: Graph) -> tuple[NodeFault, ...]:
     """Inputs and outputs that MNN cannot have: sequences, optionals, text."""
     faults = []

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from graphkit.graph import Graph
 from graphkit.knowledge import Effect
 from graphkit.mnn.findings import Finding, found_at
-from graphkit.mnn.locate import no_tensors, random_nodes
+from graphkit.mnn.locate import empty_outputs, no_tensors, random_nodes
 from graphkit.node import Dim, Node
 from graphkit.weights import Weight
 
@@ -93,10 +93,8 @@ def _nothing(graph: Graph) -> Iterator[Finding]:
 
 def _empty(graph: Graph) -> Iterator[Finding]:
     """Outputs without elements: MNN's own API fails to read them."""
-    for name in graph.outputs:
-        shape = graph.shape(name)
-        if shape is not None and 0 in shape:
-            yield found_at(graph, name, "fails", f"output '{name}' has no elements, and MNN cannot hand it over")
+    for fault in empty_outputs(graph):
+        yield Finding(fault.node, fault.op, "fails", fault.reason)
 
 
 def _foreign_types(graph: Graph) -> Iterator[Finding]:
