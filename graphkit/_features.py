@@ -2,6 +2,7 @@
 
 since           opset version in which the operator took the form that the model uses
 inputs          number of inputs, trailing omitted ones left out
+outputs         number of outputs that are declared, used or not
 subgraph        whether the node stands inside the body of another
 given.in2       whether an optional input is there
 used.out1       whether anything reads an output
@@ -30,7 +31,7 @@ full_index      whether the last dimension of the indices is the rank of the dat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -58,7 +59,11 @@ _KINDS = {"float": "float", "float16": "float", "double": "float", "bfloat16": "
 
 def features(graph: Graph, node: Node) -> dict[str, Feature]:
     """All features of a node of this graph; what shape inference does not know is left out."""
-    found: dict[str, Feature] = {"inputs": _count(node), "subgraph": graph.parent is not None}
+    found: dict[str, Feature] = {
+        "inputs": _count(node.inputs),
+        "outputs": _count(node.outputs),
+        "subgraph": graph.parent is not None,
+    }
     version = since_version(node.op_type, node.domain, graph.opset(node.domain))
     if version:
         found["since"] = version
@@ -103,8 +108,8 @@ def _defaults(op_type: str, domain: str, opset: int) -> dict[str, Any]:
     return {name: attribute_value(value) for name, value in defaults.items() if value.type}
 
 
-def _count(node: Node) -> int:
-    return max((index + 1 for index, value in enumerate(node.inputs) if value), default=0)
+def _count(values: Sequence[str]) -> int:
+    return max((index + 1 for index, value in enumerate(values) if value), default=0)
 
 
 def _value(graph: Graph, value: str, at: str) -> Iterator[tuple[str, Feature]]:

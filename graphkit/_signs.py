@@ -7,6 +7,7 @@ import math
 from onnx import TensorProto
 
 from graphkit.graph import Graph
+from graphkit.node import Node
 
 _DEPTH = 12
 _SMALL = 1 << 16  # elements of a constant that are looked at
@@ -40,17 +41,26 @@ def nonnegative(graph: Graph, value: str, depth: int = _DEPTH) -> bool:
     node = graph.producer(value)
     if node is None or node.domain:
         return False
-    if node.op_type in _ALWAYS:
+    if node.op_type in _ALWAYS or (node.op_type == "TopK" and value in node.outputs[1:]):
         return True
     if node.op_type in _PASS_ON:
         return nonnegative(graph, node.input(0), depth - 1)
     if node.op_type == "Where":
-        return all(nonnegative(graph, item, depth - 1) for item in node.inputs[1:])
+        return wraps(graph, node) or all(nonnegative(graph, item, depth - 1) for item in node.inputs[1:])
     if node.op_type == "Max":
         return any(nonnegative(graph, item, depth - 1) for item in node.inputs)
     if node.op_type in _ALL_OF:
         return all(nonnegative(graph, item, depth // 2) for item in node.inputs)
     return False
+
+
+def wraps(graph: Graph, node: Node) -> bool:
+    """True for Where(i < 0, i + size, i): an index counted from the start, if it was a valid one."""
+    test, moved = graph.producer(node.inputs[0]), graph.producer(node.inputs[1])
+    if test is None or test.op not in ("Greater", "Less") or moved is None or moved.op != "Add":
+        return False
+    zero, index = test.inputs if test.op == "Greater" else reversed(test.inputs)
+    return graph.scalar(zero) == 0 and index == node.inputs[2] and index in moved.inputs
 
 
 def _constant(graph: Graph, value: str) -> bool:

@@ -13,11 +13,6 @@ from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.rewrite import Refusal
 
-_COUNTS = {("ArgMax", 0), ("ArgMin", 0), ("TopK", 1), ("NonZero", 0), ("Shape", 0), ("Size", 0)}
-_MOVES = {"Reshape", "Expand", "Cast", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Identity", "Tile", "Flatten",
-          "ReduceSum", "ReduceProd"}  # fmt: skip
-_DEPTH = 12  # nodes looked through for the sign of an index
-
 
 def static_shape(graph: Graph, value: str) -> tuple[int, ...] | None:
     """The shape when every dim is a known number."""
@@ -35,34 +30,6 @@ def refuse(rule: str, node: Node, reason: str) -> Refusal:
 def unknown(rule: str, node: Node, value: str, what: str = "shape") -> Refusal:
     """The refusal for a value of which too little is known."""
     return Refusal(rule, node.label, f"the {what} of '{value}' is not known")
-
-
-def non_negative(graph: Graph, value: str, depth: int = _DEPTH) -> bool:
-    """True when an integer value is certainly never negative."""
-    array = graph.constant(value)
-    if array is not None:
-        return bool((array >= 0).all())
-    node = graph.producer(value)
-    if node is None or depth == 0:
-        return False
-    if (node.op, node.outputs.index(value)) in _COUNTS or _is_wrap(graph, node):
-        return True
-    if node.op in _MOVES or node.op == "Gather":
-        return non_negative(graph, node.inputs[0], depth - 1)
-    if node.op in ("Add", "Mul", "Concat", "Min"):
-        return all(non_negative(graph, item, depth - 1) for item in node.inputs)
-    return node.op == "Max" and any(non_negative(graph, item, depth - 1) for item in node.inputs)
-
-
-def _is_wrap(graph: Graph, node: Node) -> bool:
-    """True for the Where that `wrap` makes, also after other passes have touched it."""
-    if node.op != "Where":
-        return False
-    test, moved = graph.producer(node.inputs[0]), graph.producer(node.inputs[1])
-    if test is None or test.op not in ("Greater", "Less") or moved is None or moved.op != "Add":
-        return False
-    zero, index = test.inputs if test.op == "Greater" else reversed(test.inputs)
-    return graph.scalar(zero) == 0 and index == node.inputs[2] and index in moved.inputs
 
 
 def wrap(build: Emit, indices: str, sizes: str) -> str:

@@ -11,12 +11,12 @@ import math
 
 import numpy as np
 
+from graphkit._signs import nonnegative
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._tools import (
     concat,
-    non_negative,
     refuse,
     reshape,
     sizes_of,
@@ -47,7 +47,7 @@ def element_indices(graph: Graph, node: Node) -> Outcome:
     """Negative indices: MNN reads and writes outside of the tensor."""
     x, indices = node.inputs[:2]
     rank = graph.rank(x)
-    if non_negative(graph, indices) or node.attr("reduction", "none") != "none":
+    if nonnegative(graph, indices) or node.attr("reduction", "none") != "none":
         return None
     if rank is None:
         return unknown("element-indices", node, x, "rank")
@@ -63,7 +63,7 @@ def gathernd_indices(graph: Graph, node: Node) -> Outcome:
     """Negative indices: MNN reads outside of the tensor."""
     x, indices = node.inputs[:2]
     shape, rank = graph.shape(indices), graph.rank(x)
-    if node.attr("batch_dims", 0) or non_negative(graph, indices):
+    if node.attr("batch_dims", 0) or nonnegative(graph, indices):
         return None
     if rank is None or not shape or not isinstance(shape[-1], int):
         return refuse("gathernd-indices", node, "the depth of its indices is not known")
@@ -101,7 +101,7 @@ def scatternd(graph: Graph, node: Node) -> Outcome:
     if rank is None or not shape or not isinstance(shape[-1], int):
         return refuse("scatternd", node, "the depth of its indices is not known")
     depth = shape[-1]
-    if reduction == "none" and depth in (1, rank) and len(shape) == 2 and non_negative(graph, indices):
+    if reduction == "none" and depth in (1, rank) and len(shape) == 2 and nonnegative(graph, indices):
         return None
     if depth == 0:
         return refuse("scatternd", node, "its indices have depth 0")
@@ -193,7 +193,7 @@ def scatter_elements_reduction(graph: Graph, node: Node) -> Outcome:
     if math.prod(small) * shape[axis] > _LARGEST:
         return refuse("scatter-elements-reduction", node, f"reduction '{reduction}' would need too much memory")
     build = Emit(graph, node)
-    indices = indices if non_negative(graph, indices) else _wrapped(build, indices, x, axis, axis + 1)
+    indices = indices if nonnegative(graph, indices) else _wrapped(build, indices, x, axis, axis + 1)
     perm = [*(i for i in range(len(shape)) if i != axis), axis]
     block = x
     for other in perm[:-1]:
