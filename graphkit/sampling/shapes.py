@@ -49,6 +49,8 @@ PROFILES = (
     Profile(1, 16000, 64, 1024, 1024),
     Profile(1, 16, 4, 64, 96, below=4),
     Profile(1, 16, 4, 64, 96, below=2),
+    Profile(1, 16, 4, 64, 96, below=30),
+    Profile(2, 23, 7, 96, 128, below=30),
     Profile(1, 16, 4, 64, 96, integers=1),
     Profile(1, 16, 16, 64, 64, integers=0),
     Profile(1, 1, 1, 64, 64, integers=1),

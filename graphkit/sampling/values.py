@@ -63,7 +63,8 @@ class InputMaker:
         `attempt` moves on to other constants where the model compares an input with several. `palette` is one of
         PALETTES: unlikely values instead of normally distributed ones.
         """
-        rng = np.random.default_rng([self.seed, variant])
+        # Where sizes and bounds are drawn from a few numbers, each attempt must draw others.
+        rng = np.random.default_rng([self.seed, variant, attempt] if profile.below else [self.seed, variant])
         sizes = self.plan.sizes(profile)
         shapes = self.plan.shapes(sizes)
         self._check_size(shapes)
