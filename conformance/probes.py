@@ -114,6 +114,23 @@ _ONNX = {
     " { y = Unsqueeze(x, a) }",
     "quantize_dequantize": "(float[4, 6] x) => (float[4, 6] y) <float s = {0.05}, uint8 z = {128}>"
     " { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
+    "greater_both_broadcast": "(float[1, 8] x, float[8, 1] z) => (bool[8, 8] y) { y = Greater(x, z) }",
+    "less_or_equal_both_broadcast": "(float[1, 8] x, float[8, 1] z) => (bool[8, 8] y) { y = LessOrEqual(x, z) }",
+    "equal_minus_zero": "(float[8] x) => (bool[8] y) <float z = {0}> { m = Mul(x, z) y = Equal(m, z) }",
+    "less_computed_int8": "(float[8] x, float[8] z) => (bool[8] y)"
+    " { a = Cast<to = 3>(x) b = Cast<to = 3>(z) y = Less(a, b) }",
+    "max_computed_int8": "(float[8] x, float[8] z) => (int8[8] y)"
+    " { a = Cast<to = 3>(x) b = Cast<to = 3>(z) y = Max(a, b) }",
+    "max_pool_int8": "(float[1, 2, 6, 6] x) => (int8[1, 2, 5, 5] y) <float c = {-9}> { m = Add(x, c)"
+    " q = Cast<to = 3>(m) y = MaxPool<kernel_shape = [2, 2], strides = [1, 1]>(q) }",
+    "max_pool_uint8": "(float[1, 2, 6, 6] x) => (uint8[1, 2, 5, 5] y) <float a = {40}, float c = {128}>"
+    " { s = Mul(x, a) m = Add(s, c) q = Cast<to = 2>(m) y = MaxPool<kernel_shape = [2, 2], strides = [1, 1]>(q) }",
+    "max_pool_positions_dynamic": "(float[1, C, 4, 4] x) => (float[1, C, 2, 2] y, int64[1, C, 2, 2] i)"
+    " { y, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x) }",
+    "conv_computed_bias": "(float[1, 1, 5, 5] x, float[1] b) => (float[1, 1, 4, 4] y)"
+    " <float[1, 1, 2, 2] w = {1, 2, 3, 4}> { y = Conv(x, w, b) }",
+    "conv_transpose_computed_bias": "(float[1, 1, 4, 4] x, float[1] b) => (float[1, 1, 5, 5] y)"
+    " <float[1, 1, 2, 2] w = {1, 2, 3, 4}> { y = ConvTranspose(x, w, b) }",
     "dequantized_weight": "(float[2, 3] x) => (float[2, 2] y) <int8[3, 2] w = {1, -2, 3, -4, 5, -6},"
     " float[2] s = {0.5, 0.25}, int8[2] z = {0, 1}> { d = DequantizeLinear<axis = 1>(w, s, z) y = MatMul(x, d) }",
 }

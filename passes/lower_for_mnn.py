@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import ClassVar
+
+import onnx
 
 from graphkit import shapes
 from graphkit.graph import Graph
+from graphkit.node import Node
 from graphkit.passes.lowering import FAMILIES
-from graphkit.rewrite import PassResult, Rule, apply_rules
+from graphkit.rewrite import Outcome, PassResult, Rewrite, Rule, apply_rules
 
 _OPSET = 18  # of the operators we write into a model that has none of ONNX's own
 _ROUNDS = 8  # lowerings of lowerings; the deepest chain so far takes three
@@ -27,7 +31,7 @@ class LowerForMnn:
 
     def run(self, graph: Graph) -> PassResult:
         """Rewrite the graph in place, until no rule matches any more."""
-        rules = [rule for family in FAMILIES for rule in family.RULES]
+        rules = [_in_opset(rule) for family in FAMILIES for rule in family.RULES]
         foreign = "" not in graph.opsets and _any_match(graph, rules)
         if foreign:
             graph.opsets[""] = _OPSET
@@ -43,6 +47,29 @@ class LowerForMnn:
         if foreign and not total.modified:
             del graph.opsets[""]
         return total
+
+
+def _in_opset(rule: Rule) -> Rule:
+    """The rule, but a refusal where it would write an operator that the model's operator set does not have yet."""
+
+    def match(graph: Graph, node: Node) -> Outcome:
+        outcome = rule.match(graph, node)
+        if not isinstance(outcome, Rewrite):
+            return outcome
+        opset = graph.opset()
+        missing = (made.op_type for made in outcome.nodes if not made.domain and not _has(made.op_type, opset))
+        op = next(missing, "")
+        return rule.refuse(node, f"it takes {op}, which operator set {opset} does not have") if op else outcome
+
+    return replace(rule, match=match)
+
+
+@functools.cache
+def _has(op: str, opset: int) -> bool:
+    try:
+        return bool(onnx.defs.get_schema(op, opset))
+    except onnx.defs.SchemaError:
+        return False
 
 
 def _any_match(graph: Graph, rules: list[Rule]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.graph import Graph, Node
+from graphkit.passes.lowering.convolutions import conv_3d_rectified, conv_transpose_3d_bias
 from graphkit.rewrite import Builder, Outcome, PassResult, apply_rules, rule
 
 _TO_END = 2**31 - 1  # MNN computes shapes in 32 bits
@@ -100,7 +101,8 @@ def _near_conv(graph: Graph, node: Node) -> bool:
     return maker is not None and maker.op in ("Conv", "ConvTranspose")
 
 
-RULES = (gather_of_shape, gather_to_slice, spatial_mean)
+# Fusions may have made the last two anew.
+RULES = (gather_of_shape, gather_to_slice, spatial_mean, conv_3d_rectified, conv_transpose_3d_bias)
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,9 @@ class SpellForMnn:
 
     Rewrites Gather of constant consecutive indices to Slice (13 → 5 MNN operators) or, on a Shape, to
     Shape with start and end (14 → 2, opset 15), and means over height and width beside convolutions to
-    GlobalAveragePool (no change of layout). Leaves indices that are not constant or not consecutive, and values
-    of unknown rank.
+    GlobalAveragePool (no change of layout). Takes out again what MNN loses of 3-D convolutions when other passes
+    have fused it: the bias of ConvTranspose, and a Relu that is an output of the model. Leaves indices that are
+    not constant or not consecutive, and values of unknown rank.
     """
 
     name: ClassVar[str] = "spell-for-mnn"

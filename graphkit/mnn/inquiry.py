@@ -17,6 +17,7 @@ from graphkit.errors import GraphkitError, MnnError, UsageError
 from graphkit.graph import Graph
 from graphkit.mnn import locate, worker
 from graphkit.mnn.convert import ConverterError, run_converter
+from graphkit.mnn.handoff import write
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
 from graphkit.proof import Evidence, Feeds, Proof
@@ -143,7 +144,7 @@ class Inquiry:
         """True when MNN's converter takes a model."""
         with scratch("road") as name:
             source = Path(name) / "model.onnx"
-            model.save(source)
+            write(model, source)
             try:
                 run = run_converter(source, source.with_suffix(".mnn"), self.options, timeout=self.search_timeout)
             except ConverterError:
@@ -161,7 +162,7 @@ class Inquiry:
     def _outputs(self, model: Model, feeds: Feeds) -> Mapping[str, Any]:
         with scratch("road") as name:
             source = Path(name) / "model.onnx"
-            model.save(source)
+            write(model, source)
             made = source.with_suffix(".mnn")
             run_converter(source, made, self.options, timeout=self.search_timeout)
             return worker.run(made, feeds, timeout=self.search_timeout).outputs

@@ -18,7 +18,7 @@ from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
-from graphkit.mnn.handoff import ready
+from graphkit.mnn.handoff import ready, write
 from graphkit.mnn.inquiry import Inquiry
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.sources import check_source
@@ -178,7 +178,7 @@ class _Trip:
         with scratch("road") as name:
             folder = Path(name)
             source, made = folder / "model.onnx", folder / "model.mnn"
-            model.save(source)
+            write(model, source)
             self.progress("converting")
             try:
                 run = run_converter(source, made, self.options, timeout=self.timeout)

@@ -58,6 +58,16 @@ def axis_of(graph: Graph, node: Node, value: str, default: int, name: str = "axi
     return (axis + rank if axis < 0 else axis), rank
 
 
+def is_zero(emit: Emit, x: str, dtype: int) -> str:
+    """x = 0 of floats, for −0 too, false for NaN: MNN's Equal compares bits, and ONNX's has floats from opset 11 on."""
+    zero = emit.number(0, dtype)
+    if emit.opset >= 12:
+        return emit.op("And", emit.op("GreaterOrEqual", x, zero), emit.op("GreaterOrEqual", zero, x))
+    tiny = float(np.finfo(np_dtype(dtype)).smallest_subnormal)
+    above, below = (emit.number(sign * tiny, dtype) for sign in (-1, 1))
+    return emit.op("And", emit.op("Greater", x, above), emit.op("Greater", below, x))
+
+
 def wrapped(emit: Emit, x: str, dtype: int) -> str:
     """An int32 value cast to a narrow integer type; the high bits go (ONNX Operators, Cast).
 

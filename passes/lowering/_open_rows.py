@@ -163,9 +163,15 @@ def _truth_of(graph: Graph, node: Node) -> str | None:
     if node.op_type == "Cast":
         return node.inputs[0] if node.attr("to") == TensorProto.BOOL else None
     equal = graph.producer(node.inputs[0]) if node.op_type == "Not" else None
-    if equal is None or equal.op != "Equal" or graph.scalar(equal.inputs[1]) != 0:
+    if equal is None or equal.op not in ("Equal", "And"):
         return None
-    return equal.inputs[0]
+    if equal.op == "And":  # x ≥ 0 and 0 ≥ x, as Equal of floats is lowered
+        halves = [graph.producer(value) for value in equal.inputs]
+        if [half and half.op for half in halves] != ["GreaterOrEqual"] * 2:
+            return None
+        first, second = (half.inputs for half in halves if half is not None)
+        return first[0] if first == second[::-1] and graph.scalar(first[1]) == 0 else None
+    return equal.inputs[0] if graph.scalar(equal.inputs[1]) == 0 else None
 
 
 def _same_rows(graph: Graph, node: Node) -> bool:

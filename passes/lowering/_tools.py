@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from graphkit.graph import Graph
+from graphkit.graph import Dim, Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.rewrite import Refusal
+
+_DEEPEST = 12  # nodes looked through for the elements of a vector of sizes
 
 
 def static_shape(graph: Graph, value: str) -> tuple[int, ...] | None:
@@ -55,6 +57,26 @@ def sizes_of(build: Emit, x: str, first: int, last: int) -> str:
     if build.opset >= 15:
         return build.op("Shape", x, start=first, end=last)
     return build.slice(build.op("Shape", x), 0, first, last)
+
+
+def elements(graph: Graph, value: str, depth: int = _DEEPEST) -> list[Dim] | None:
+    """What is known of a vector of sizes: numbers, names of dims, None; None in all when its length is not known."""
+    array, node = graph.constant(value), graph.producer(value)
+    if array is not None:
+        return [int(item) for item in array.reshape(-1)] if array.dtype.kind == "i" else None
+    if node is None or depth == 0:
+        return None
+    if node.op == "Shape":
+        shape = graph.shape(node.inputs[0])
+        return None if shape is None else list(shape[node.attr("start", 0) : node.attr("end", len(shape))])
+    if node.op in ("Cast", "Unsqueeze", "Squeeze", "Identity"):
+        return elements(graph, node.inputs[0], depth - 1)
+    if node.op == "Concat":
+        parts = [elements(graph, item, depth - 1) for item in node.inputs]
+        return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
+    places = graph.constant(node.input(1)) if node.op == "Gather" else None
+    known = elements(graph, node.inputs[0], depth - 1) if places is not None else None
+    return None if places is None or known is None else [known[int(place)] for place in places.reshape(-1)]
 
 
 def concat(build: Emit, *values: str, axis: int = 0) -> str:

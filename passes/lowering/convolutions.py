@@ -1,8 +1,8 @@
 """Convolutions that MNN refuses or computes wrong: computed weights in 3-D, dilations in 3-D, paddings, groups.
 
-MNN 3.6.1 takes computed weights in one and two dims, drops dilations in three, reads SAME_LOWER as SAME_UPPER and
-`output_shape` wrong, and mixes the groups of a transposed convolution with computed weights. Semantics: ONNX Operators,
-Conv, ConvTranspose and Col2Im.
+MNN 3.6.1 takes computed weights in one and two dims, drops dilations and the bias of a transposed one in three, reads
+SAME_LOWER as SAME_UPPER and `output_shape` wrong, and mixes the groups of a transposed convolution with computed
+weights or in three dims. Semantics: ONNX Operators, Conv, ConvTranspose and Col2Im.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._tools import add, concat, pad_amounts, refuse, reshape, static_shape
 from graphkit.rewrite import Outcome, rule
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_RELU6 = 6.0  # the upper bound at which MNN fuses a Clip
 
 
 @rule("Conv", name="conv-same-lower")
@@ -46,7 +50,20 @@ def _same_total(build: Emit, x: str, axis: int, stride: int, reach: int) -> str:
     size = build.dim(x, axis)
     last = build.op("Div", build.op("Add", size, build.ints(stride - 1)), build.ints(stride))
     needed = build.op("Add", build.op("Mul", last, build.ints(stride)), build.ints(reach - stride))
-    return build.op("Max", build.op("Sub", needed, size), build.ints(0))
+    short, none = build.op("Sub", needed, size), build.ints(0)
+    return build.op("Where", build.op("Greater", short, none), short, none)  # Max takes integers from opset 12 on
+
+
+@rule("Conv", "ConvTranspose", name="conv-computed-bias")
+def conv_computed_bias(graph: Graph, node: Node) -> Outcome:
+    """A computed bias beside constant weights, which MNN refuses or drops: an Add behind the convolution."""
+    bias, rank = node.input(2), graph.rank(node.inputs[1])
+    if not bias or graph.is_constant(bias) or not graph.is_constant(node.inputs[1]) or rank is None:
+        return None
+    build = Emit(graph, node)
+    value = build.op(node.op_type, *node.inputs[:2], **node.attrs)
+    value = add(build, value, build.unsqueeze(bias, *range(1, rank - 1)))
+    return build.rewrite({node.outputs[0]: value}, f"{node.op_type} with its computed bias behind it")
 
 
 @rule("Conv", "ConvTranspose", name="conv-3d-dilations")
@@ -129,9 +146,9 @@ def conv_transpose_pads(graph: Graph, node: Node) -> Outcome:
 
 @rule("ConvTranspose", name="conv-transpose-groups")
 def conv_transpose_groups(graph: Graph, node: Node) -> Outcome:
-    """Groups with computed weights, which MNN mixes up: one ConvTranspose for each group."""
+    """Groups with computed weights or in three dims, which MNN mixes up: one ConvTranspose for each group."""
     group, weights = node.attr("group", 1), static_shape(graph, node.inputs[1])
-    if group == 1 or graph.is_constant(node.inputs[1]):
+    if group == 1 or (graph.is_constant(node.inputs[1]) and graph.rank(node.inputs[1]) != 5):
         return None
     if weights is None:
         return refuse("conv-transpose-groups", node, "the shape of its computed weights is not known")
@@ -144,6 +161,43 @@ def conv_transpose_groups(graph: Graph, node: Node) -> Outcome:
     if node.input(2):
         value = build.op("Add", value, reshape(build, node.inputs[2], -1, *([1] * (len(weights) - 2))))
     return build.rewrite({node.outputs[0]: value}, "ConvTranspose group by group")
+
+
+@rule("ConvTranspose", name="conv-transpose-3d-bias")
+def conv_transpose_3d_bias(graph: Graph, node: Node) -> Outcome:
+    """A bias in three dims, which MNN drops: an Add."""
+    if not node.input(2) or graph.rank(node.inputs[1]) != 5 or node.attr("group", 1) != 1:
+        return None
+    build = Emit(graph, node)
+    value = build.op("ConvTranspose", *node.inputs[:2], **node.attrs)
+    value = add(build, value, reshape(build, node.inputs[2], -1, 1, 1, 1))
+    return build.rewrite({node.outputs[0]: value}, "ConvTranspose with its bias added after")
+
+
+@rule("Relu", "Clip", name="conv-3d-rectified")
+def conv_3d_rectified(graph: Graph, node: Node) -> Outcome:
+    """An output of the model that MNN fuses into a 3-D convolution and then does not find: by Max and Min."""
+    maker = graph.producer(node.inputs[0])
+    if maker is None or maker.op not in ("Conv", "ConvTranspose") or graph.rank(maker.inputs[1]) != 5:
+        return None
+    if node.outputs[0] not in graph.outputs or graph.dtype(node.outputs[0]) not in _FLOATS or graph.opset() < 8:
+        return None
+    build, dtype = Emit(graph, node), graph.dtype(node.outputs[0])
+    if node.op == "Relu":
+        return build.rewrite({node.outputs[0]: build.op("Max", node.inputs[0], build.number(0, dtype))}, "Max for Relu")
+    low, high = _limits(graph, node)
+    if low != 0 or high != _RELU6:
+        return None
+    value = build.op("Min", build.op("Max", node.inputs[0], build.number(0, dtype)), build.number(_RELU6, dtype))
+    return build.rewrite({node.outputs[0]: value}, "Max and Min for Clip")
+
+
+def _limits(graph: Graph, node: Node) -> tuple[float | None, float | None]:
+    """The bounds of a Clip where they are known."""
+    if graph.opset() < 11:
+        return node.attr("min"), node.attr("max")
+    low, high = (graph.scalar(node.input(i)) if node.input(i) else None for i in (1, 2))
+    return low, high
 
 
 @rule("ConvTranspose", name="conv-transpose-3d-computed")
@@ -186,6 +240,6 @@ def _spread(build: Emit, x: str, axis: int, stride: int, shape: tuple[int, ...])
 
 
 RULES = (
-    conv_same_lower, conv_3d_dilations, conv_3d_computed, conv_transpose_pads, conv_transpose_groups,
-    conv_transpose_3d_computed,
+    conv_same_lower, conv_computed_bias, conv_3d_dilations, conv_3d_computed, conv_3d_rectified, conv_transpose_pads,
+    conv_transpose_groups, conv_transpose_3d_computed, conv_transpose_3d_bias,
 )  # fmt: skip

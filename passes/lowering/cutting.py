@@ -1,22 +1,27 @@
 """Slice and Split: bounds outside of the axis, and parts that are not equal.
 
-MNN 3.6.1 does not clamp starts that lie before an axis, steps backwards on one axis only, and cuts `num_outputs`
-parts by division. Semantics: ONNX Operators, Slice 10 and Split 18.
+MNN 3.6.1 does not clamp starts that lie before an axis, steps backwards on one axis only (and crashes where a batch
+of two or more has rank 4 or higher), and cuts `num_outputs` parts by division. Semantics: ONNX Operators, Slice 10
+and Split 18.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from graphkit.graph import Graph
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.graph import Dim, Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
+from graphkit.passes.lowering._tools import refuse
 from graphkit.rewrite import Outcome, rule
 
 
 @rule("Slice", name="slice-bounds")
 def slice_bounds(graph: Graph, node: Node) -> Outcome:
-    """Starts before the axis, which MNN does not clamp, and steps backwards on several axes, which give nothing."""
+    """Starts before the axis, which MNN does not clamp; steps backwards, which it does on one axis of rank 3."""
     if len(node.inputs) < 3:
         return None
     found, shape = [graph.constant(node.input(i)) for i in (1, 2)], graph.shape(node.inputs[0])
@@ -29,16 +34,34 @@ def slice_bounds(graph: Graph, node: Node) -> Outcome:
         return None
     sizes = [shape[axis % len(shape)] for axis in axes]
     inside = [_inside(start, size) for start, size in zip(starts, sizes, strict=True)]
-    backwards = len(axes) > 1 and min(steps) < 0
+    backwards = min(steps, default=1) < 0 and (len(axes) > 1 or (len(shape) > 3 and shape[0] != 1))
     if inside == starts and not backwards:
         return None
     build, value = Emit(graph, node), node.inputs[0]
     if backwards:
         for axis, start, end, step in zip(axes, inside, ends, steps, strict=True):
-            value = _slice(build, value, [axis], [start], [end], [step])
+            if step < 0 and len(shape) > 3:
+                places = _places(build, value, shape, axis % len(shape), (start, end, step))
+                if places is None:
+                    return refuse("slice-bounds", node, "steps backwards over a size that is not known, below opset 11")
+                value = build.op("Gather", value, places, axis=axis % len(shape))
+            else:
+                value = _slice(build, value, [axis], [start], [end], [step])
     else:
         value = _slice(build, value, axes, inside, ends, steps)
     return build.rewrite({node.outputs[0]: value}, "Slice in the form that MNN runs")
+
+
+def _places(build: Emit, x: str, shape: Sequence[Dim], axis: int, bounds: tuple[int, int, int]) -> str | None:
+    """The places that a Slice takes from an axis: as a constant, or cut from a Range."""
+    size, (start, end, step) = shape[axis], bounds
+    if isinstance(size, int):
+        return build.const(np.arange(size, dtype=np.int64)[start : end if end >= -size else None : step], "places")
+    if build.opset < 11:
+        return None
+    zero, one = build.number(0, TensorProto.INT64), build.number(1, TensorProto.INT64)
+    count = build.squeeze(build.dim(x, axis), 0)
+    return _slice(build, build.op("Range", zero, count, one), [0], [start], [end], [step])
 
 
 def _slice(build: Emit, x: str, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> str:

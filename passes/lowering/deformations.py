@@ -71,10 +71,10 @@ def _grid(
 @rule("Col2Im", name="col2im")
 def col2im(graph: Graph, node: Node) -> Outcome:
     """Blocks added up in an image: a transposed convolution whose weights are the identity."""
-    shape, image, block = static_shape(graph, node.inputs[0]), graph.constant(node.inputs[1]), node.inputs[2]
-    kernel = graph.constant(block)
-    if shape is None or image is None or kernel is None or not 1 <= kernel.size <= 3:
-        return refuse("col2im", node, "it needs static shapes and one to three spatial dims")
+    shape, image, block = graph.shape(node.inputs[0]), graph.constant(node.inputs[1]), node.inputs[2]
+    kernel, rows = graph.constant(block), shape[1] if shape is not None else None
+    if image is None or kernel is None or not isinstance(rows, int) or not 1 <= kernel.size <= 3:
+        return refuse("col2im", node, "it needs static sizes and one to three spatial dims")
     count = kernel.size
     strides, steps = node.attr("strides", [1] * count), node.attr("dilations", [1] * count)
     pads = node.attr("pads", [0] * (2 * count))
@@ -84,18 +84,18 @@ def col2im(graph: Graph, node: Node) -> Outcome:
     wanted = [int(size) for size in image.reshape(-1)]
     room = [wanted[i] + pads[i] + pads[i + count] - (sizes[i] - 1) * steps[i] - 1 for i in range(count)]
     blocks = [room[i] // strides[i] + 1 for i in range(count)]
-    channels = shape[1] // taps
+    channels = rows // taps
     build, dtype = Emit(graph, node), graph.dtype(node.inputs[0])
     value = build.cast(node.inputs[0], TensorProto.FLOAT) if dtype != TensorProto.FLOAT else node.inputs[0]
     full = [(size - 1) * step + 1 for size, step in zip(sizes, steps, strict=True)]
     weights = np.zeros((taps, 1, *full), np.float32)
     marks = np.unravel_index(np.arange(taps), sizes)
     weights[(np.arange(taps), 0, *(mark * step for mark, step in zip(marks, steps, strict=True)))] = 1
-    value = reshape(build, value, shape[0] * channels, taps, *blocks)
+    value = reshape(build, value, -1, taps, *blocks)
     value = build.op("ConvTranspose", value, build.const(weights, "identity"), strides=strides, pads=pads, group=1,
                      dilations=[1] * count, kernel_shape=full,
                      output_padding=[room[i] % strides[i] for i in range(count)])  # fmt: skip
-    value = reshape(build, value, shape[0], channels, *wanted)
+    value = reshape(build, value, -1, channels, *wanted)
     value = build.cast(value, dtype) if dtype != TensorProto.FLOAT else value
     return build.rewrite({node.outputs[0]: value}, f"ConvTranspose in place of Col2Im ({math.prod(blocks)} blocks)")
 

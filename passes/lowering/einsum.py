@@ -14,6 +14,7 @@ from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._numbers import FLOATS
+from graphkit.passes.lowering._tools import transpose
 from graphkit.rewrite import Outcome, Refusal, rule
 
 _NAME = "einsum-for-mnn"
@@ -144,4 +145,25 @@ def _final(emit: Emit, values: list[str], terms: list[str], result: str) -> str:
     return emit.op("ReduceSum", values[0], keepdims=0)
 
 
-RULES = (einsum,)
+@rule("Einsum", name="einsum-batches")
+def einsum_batches(graph: Graph, node: Node) -> Outcome:
+    """Two or more batch indices that do not lead both operands in one order: Transpose until they do."""
+    equation = str(node.attr("equation")).replace(" ", "")
+    terms, result = _terms(equation)
+    if len(terms) != 2 or "->" not in equation or _ALL in equation or any(map(_repeated, terms)):
+        return None
+    batch = [letter for letter in result if letter in terms[0] and letter in terms[1]]
+    leading = [set(term[: len(batch)]) == set(batch) and term[: len(batch)] == terms[0][: len(batch)] for term in terms]
+    if len(batch) < 2 or all(leading):
+        return None
+    emit, values, turned = Emit(graph, node), [], []
+    for value, term in zip(node.inputs, terms, strict=True):
+        rest = [letter for letter in term if letter not in batch]
+        order = [*batch, *sorted(rest, key=lambda letter: letter not in result)]
+        turned.append("".join(order))
+        values.append(transpose(emit, value, [term.index(letter) for letter in order]))
+    y = emit.op("Einsum", *values, equation=f"{','.join(turned)}->{result}")
+    return emit.rewrite({node.outputs[0]: y}, f"Einsum '{equation}' with its batch first")
+
+
+RULES = (einsum, einsum_batches)

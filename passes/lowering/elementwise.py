@@ -70,7 +70,10 @@ def mod(graph: Graph, node: Node) -> Outcome:
 
 
 def _is_magnitude(graph: Graph, value: str) -> bool:
-    """True for Max(x, −x)."""
+    """True for Max(x, −x), and for constants that are such."""
+    array = graph.constant(value)
+    if array is not None:
+        return not bool((array < 0).any())
     maker = graph.producer(value)
     negative = graph.producer(maker.inputs[-1]) if maker is not None and maker.op == "Max" else None
     return negative is not None and negative.op == "Neg" and maker is not None and negative.inputs[0] == maker.inputs[0]

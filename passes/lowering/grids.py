@@ -15,30 +15,33 @@ from onnx import TensorProto
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
-from graphkit.passes.lowering._tools import refuse, reshape, static_shape
+from graphkit.passes.lowering._tools import elements, refuse, reshape, static_shape
 from graphkit.rewrite import Outcome, rule
 
 _EVEN = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to a whole number, halves to even
 _A = -0.75
+_NEAR = 1e-2  # pixels off a centre that a nearest neighbour does not care about
 
 
 @rule("GridSample", name="grid-sample")
 def grid_sample(graph: Graph, node: Node) -> Outcome:
     """Reflection and nearest by moving the grid; cubic by Gather."""
     mode, padding = node.attr("mode", "linear"), node.attr("padding_mode", "zeros")
-    shape, grid = static_shape(graph, node.inputs[0]), static_shape(graph, node.inputs[1])
+    shape, grid = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if (mode == "linear" and padding != "reflection") or _is_moved(graph, node, mode):
         return None
-    if shape is None or graph.dtype(node.inputs[1]) != TensorProto.FLOAT:
-        return refuse("grid-sample", node, "it needs a static input shape and a float32 grid")
+    space = [size for size in (shape or ())[2:] if isinstance(size, int)]
+    if shape is None or len(space) != len(shape) - 2 or graph.dtype(node.inputs[1]) != TensorProto.FLOAT:
+        return refuse("grid-sample", node, "it needs static spatial sizes and a float32 grid")
     aligned, build = bool(node.attr("align_corners", 0)), Emit(graph, node)
-    sizes = np.array(shape[:1:-1], np.float32)  # the grid names x first
+    sizes = np.array(space[::-1], np.float32)  # the grid names x first
     at = _pixels(build, node.inputs[1], sizes, aligned)
     if mode == "cubic":
-        if grid is None or len(shape) != 4 or graph.dtype(node.inputs[0]) != TensorProto.FLOAT:
-            return refuse("grid-sample", node, "cubic needs static shapes, two dims and float32")
-        value = _cubic(build, node.inputs[0], at, shape, grid, padding, aligned)
+        points = [size for size in (grid or ())[1:3] if isinstance(size, int)]
+        if len(points) != 2 or not isinstance(shape[1], int) or len(shape) != 4 or graph.dtype(node.inputs[0]) != 1:
+            return refuse("grid-sample", node, "cubic needs static sizes but for the batch, two dims and float32")
+        value = _cubic(build, node.inputs[0], at, (shape[1], *space), (points[0], points[1]), padding, aligned)
         return build.rewrite({node.outputs[0]: value}, "GridSample (cubic) by Gather")
     if mode == "nearest":
         big = build.number(_EVEN)
@@ -46,13 +49,18 @@ def grid_sample(graph: Graph, node: Node) -> Outcome:
     at = _reflected(build, at, sizes, aligned) if padding == "reflection" else at
     moved = build.op("Add", build.op("Mul", at, build.const(2 / sizes, "scale")), build.const(1 / sizes - 1, "shift"))
     padding = "border" if padding == "reflection" else padding
-    value = build.op("GridSample", node.inputs[0], moved, mode=node.attr("mode", mode), padding_mode=padding,
+    value = build.op("GridSample", node.inputs[0], moved, mode=node.attr("mode"), padding_mode=padding,
                      align_corners=0)  # fmt: skip
     return build.rewrite({node.outputs[0]: value}, "GridSample of a grid that is rounded and reflected before")
 
 
 def _is_moved(graph: Graph, node: Node, mode: str) -> bool:
-    """True for a nearest GridSample that this rule made: its grid was rounded."""
+    """True for a nearest GridSample that this rule made: its grid was rounded, or is a constant of pixel centres."""
+    points, shape = graph.constant(node.inputs[1]), static_shape(graph, node.inputs[0])
+    if points is not None and shape is not None and mode == "nearest" and not node.attr("align_corners", 0):
+        places = ((points.astype(np.float64) + 1) * shape[:1:-1] - 1) / 2
+        whole = bool((np.abs(places - np.round(places)) < _NEAR).all())
+        return whole and node.attr("padding_mode", "zeros") != "reflection"
     maker: Node | None = graph.producer(node.inputs[1])
     for _ in range(12):
         if maker is None or mode != "nearest":
@@ -85,11 +93,11 @@ def _reflected(build: Emit, at: str, sizes: np.ndarray, aligned: bool) -> str:
 
 
 def _cubic(
-    build: Emit, x: str, at: str, shape: tuple[int, ...], grid: tuple[int, ...], padding: str, aligned: bool
+    build: Emit, x: str, at: str, shape: tuple[int, ...], grid: tuple[int, int], padding: str, aligned: bool
 ) -> str:
-    """All 16 neighbours by one Gather of pixels, mixed by one MatMul."""
-    batch, channels, height, width = shape
-    points, sizes = grid[1] * grid[2], np.array([width, height], np.float32)
+    """All 16 neighbours by one Gather of pixels, mixed by one MatMul; `shape` is that of x without the batch."""
+    channels, height, width = shape
+    points, sizes = grid[0] * grid[1], np.array([width, height], np.float32)
     if padding == "reflection":
         at = _reflected(build, at, sizes, aligned)
     base = build.op("Floor", at)
@@ -105,15 +113,24 @@ def _cubic(
         inner = _reflected(build, places, sizes, aligned)
     column, row = build.split(build.cast(inner, TensorProto.INT64), 4, [1, 1])
     row = build.op("Mul", row, build.number(width, TensorProto.INT64))
-    flat = build.op("Add", row, reshape(build, column, batch, *grid[1:3], 1, 4))
-    starts = (np.arange(batch, dtype=np.int64) * height * width).reshape(batch, 1, 1, 1, 1)
-    flat = reshape(build, build.op("Add", flat, build.const(starts, "starts")), batch, points, 16)
+    flat = build.op("Add", row, reshape(build, column, -1, *grid, 1, 4))
+    flat = reshape(build, build.op("Add", flat, _starts(build, x, height * width)), -1, points, 16)
     of_column, of_row = build.split(weights, 4, [1, 1])
-    mixed = build.op("Mul", of_row, reshape(build, of_column, batch, *grid[1:3], 1, 4))
-    rows = reshape(build, build.op("Transpose", x, perm=[0, 2, 3, 1]), batch * height * width, channels)
-    value = build.op("MatMul", reshape(build, mixed, batch, points, 1, 16), build.op("Gather", rows, flat))
-    value = build.op("Transpose", reshape(build, value, batch, points, channels), perm=[0, 2, 1])
-    return reshape(build, value, batch, channels, *grid[1:3])
+    mixed = build.op("Mul", of_row, reshape(build, of_column, -1, *grid, 1, 4))
+    rows = reshape(build, build.op("Transpose", x, perm=[0, 2, 3, 1]), -1, channels)
+    value = build.op("MatMul", reshape(build, mixed, -1, points, 1, 16), build.op("Gather", rows, flat))
+    value = build.op("Transpose", reshape(build, value, -1, points, channels), perm=[0, 2, 1])
+    return reshape(build, value, -1, channels, *grid)
+
+
+def _starts(build: Emit, x: str, pixels: int) -> str:
+    """The number of the first pixel of each image of the batch, [N, 1, 1, 1, 1]."""
+    batch = (build.graph.shape(x) or (None,))[0]
+    if isinstance(batch, int):
+        return build.const((np.arange(batch, dtype=np.int64) * pixels).reshape(batch, 1, 1, 1, 1), "starts")
+    zero, one = build.number(0, TensorProto.INT64), build.number(1, TensorProto.INT64)
+    images = build.op("Range", zero, build.squeeze(build.dim(x, 0), 0), one)
+    return reshape(build, build.op("Mul", images, build.number(pixels, TensorProto.INT64)), -1, 1, 1, 1, 1)
 
 
 def _weights(build: Emit, part: str) -> str:
@@ -142,11 +159,10 @@ def _near(build: Emit, d: str) -> str:
 @rule("AffineGrid", name="affine-grid")
 def affine_grid(graph: Graph, node: Node) -> Outcome:
     """AffineGrid, which MNN does not have: the constant grid times theta."""
-    known, result = graph.constant(node.inputs[1]), static_shape(graph, node.outputs[0])
-    if known is None and result is None:
+    known, result = elements(graph, node.inputs[1]), graph.shape(node.outputs[0])
+    sizes = [size for size in (known[2:] if known is not None else (result or ())[1:-1]) if isinstance(size, int)]
+    if len(sizes) != (graph.rank(node.outputs[0]) or len(known or ())) - 2:
         return refuse("affine-grid", node, "its size is computed")
-    sizes = [int(size) for size in known[2:]] if known is not None else list(result or ())[1:-1]
-    batch = int(known[0]) if known is not None else (result or (0,))[0]
     dtype = graph.dtype(node.inputs[0])
     aligned, build = bool(node.attr("align_corners", 0)), Emit(graph, node)
     if aligned and 1 in sizes:
@@ -157,7 +173,7 @@ def affine_grid(graph: Graph, node: Node) -> Outcome:
     theta = build.cast(node.inputs[0], TensorProto.FLOAT) if dtype != TensorProto.FLOAT else node.inputs[0]
     value = build.op("MatMul", points, build.op("Transpose", theta, perm=[0, 2, 1]))
     value = build.cast(value, dtype) if dtype != TensorProto.FLOAT else value
-    value = reshape(build, value, batch, *sizes, len(sizes))
+    value = reshape(build, value, -1, *sizes, len(sizes))
     return build.rewrite({node.outputs[0]: value}, "MatMul with the grid's points in place of AffineGrid")
 
 

@@ -44,16 +44,16 @@ def _wrapped(build: Emit, indices: str, x: str, first: int, last: int) -> str:
 
 @rule("GatherElements", "ScatterElements", "Scatter", name="element-indices")
 def element_indices(graph: Graph, node: Node) -> Outcome:
-    """Negative indices: MNN reads and writes outside of the tensor."""
+    """Negative indices, which leave the tensor, and attributes before `axis`: MNN takes the first one for it."""
     x, indices = node.inputs[:2]
-    rank = graph.rank(x)
-    if nonnegative(graph, indices) or node.attr("reduction", "none") != "none":
+    rank, inside = graph.rank(x), nonnegative(graph, indices)
+    if (inside and list(node.attrs) in ([], ["axis"])) or node.attr("reduction", "none") != "none":
         return None
     if rank is None:
         return unknown("element-indices", node, x, "rank")
     axis = node.attr("axis", 0) % rank
     build = Emit(graph, node)
-    inputs = [x, _wrapped(build, indices, x, axis, axis + 1), *node.inputs[2:]]
+    inputs = [x, indices if inside else _wrapped(build, indices, x, axis, axis + 1), *node.inputs[2:]]
     value = build.op(node.op_type, *inputs, axis=axis)
     return build.rewrite({node.outputs[0]: value}, f"{node.op_type} with indices that are not negative")
 

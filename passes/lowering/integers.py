@@ -1,7 +1,7 @@
 """Integers of 8 and 16 bits computed in 32: MNN has no arithmetic on uint8, and none of the others wraps.
 
-MNN 3.6 keeps uint8 as it is and takes int8, int16 and uint16 for int32: elementwise operators crash on the first or
-fail, and sums and products of the others are not brought back into their range.
+MNN 3.6 keeps uint8 and computed int8 as they are and takes int16, uint16 and the int8 of graph inputs for int32:
+elementwise operators crash on bytes or fail, and sums and products of the others are not brought back into their range.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def narrow(graph: Graph, node: Node) -> Outcome:
 
 def _is_wrong(node: Node, dtype: int) -> bool:
     """True where MNN does not compute the operator right in this type."""
-    return dtype == TensorProto.UINT8 or node.op in _WRAPPING or node.op == "Clip"
+    return dtype in (TensorProto.UINT8, TensorProto.INT8) or node.op in _WRAPPING or node.op == "Clip"
 
 
 def _has_int32(graph: Graph, node: Node) -> bool:

@@ -11,6 +11,7 @@ from graphkit.passes import _match
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering import contrib_norms
 from graphkit.passes.lowering._forms import Floats, group_norm, per_channel, rms_norm, used
+from graphkit.passes.lowering._numbers import is_zero
 from graphkit.rewrite import Outcome, Refusal, Rule, rule
 
 
@@ -159,7 +160,7 @@ def lp_normalization(graph: Graph, node: Node) -> Outcome:
         norm = build.reduce("ReduceSum", build.op("Abs", x), axes)
     else:
         norm = build.op("Sqrt", build.reduce("ReduceSum", build.op("Mul", x, x), axes))
-    divisor = build.op("Where", build.op("Equal", norm, at.number(0)), at.number(1), norm)
+    divisor = build.op("Where", is_zero(build, norm, at.dtype), at.number(1), norm)
     return build.rewrite({node.outputs[0]: at.down(build.op("Div", x, divisor))}, f"L{p} norm that may be 0")
 
 

@@ -12,11 +12,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
-from graphkit.passes.lowering._tools import add, refuse, static_shape, unknown
+from graphkit.passes.lowering._tools import add, refuse, unknown
 from graphkit.rewrite import Outcome, rule
 
 
@@ -73,10 +74,10 @@ def pad(graph: Graph, node: Node) -> Outcome:
             return refuse("pad", node, "the padded dims must be known to fill them with a number other than 0")
         value = filled or _padded(build, node, _cropped(build, x, amounts), amounts, mode)
     elif amounts.crops or mode == "wrap":
-        shape = static_shape(graph, x)
-        if shape is None or 0 in shape:
-            return refuse("pad", node, f"mode '{mode}' with such amounts needs a static shape")
-        value = _gathered(build, x, amounts, mode, shape)
+        shape = _sizes_of_changed(graph, x, amounts)
+        if mode != "wrap" and shape is None:
+            return refuse("pad", node, f"mode '{mode}' with such amounts needs static sizes")
+        value = _gathered(build, x, amounts, mode, shape) if shape is not None else _wrapped(build, x, amounts)
     else:
         value = _padded(build, node, x, amounts, mode)
     value = value if value != x else build.op("Identity", x)
@@ -115,6 +116,31 @@ def _filled(build: Emit, x: str, amounts: _Amounts, fill: float) -> str | None:
     mask = np.pad(numbers, widths, constant_values=fill)
     value = build.op("Pad", x, pads=[low for low, _ in widths] + [high for _, high in widths])
     return add(build, value, build.const(mask, "fill"))
+
+
+def _sizes_of_changed(graph: Graph, x: str, amounts: _Amounts) -> tuple[int, ...] | None:
+    """The shape, with 1 for axes that stay as they are; None when a size that counts is not known."""
+    changed = [begin != 0 or end != 0 for begin, end in zip(amounts.begins, amounts.ends, strict=True)]
+    sizes = [dim if change else 1 for dim, change in zip(graph.shape(x) or (), changed, strict=True)]
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    return tuple(known) if len(known) == len(sizes) else None
+
+
+def _wrapped(build: Emit, x: str, amounts: _Amounts) -> str:
+    """Wrap mode of sizes that are not known: axis by axis a Gather at (place - begin) modulo size."""
+    zero, one = build.number(0, TensorProto.INT64), build.number(1, TensorProto.INT64)
+    x = _cropped(build, x, amounts)
+    for axis, (begin, end) in enumerate(zip(amounts.begins, amounts.ends, strict=True)):
+        begin, end = max(begin, 0), max(end, 0)
+        if (begin, end) == (0, 0):
+            continue
+        size = build.dim(x, axis)
+        count = build.squeeze(build.op("Add", size, build.ints(begin + end)), 0)
+        ahead = build.op("Mul", build.op("Sub", size, build.ints(1)), build.ints(begin))  # -begin, but not negative
+        places = build.op("Add", build.op("Range", zero, count, one), ahead)
+        turns = build.op("Mul", build.op("Div", places, size), size)
+        x = build.op("Gather", x, build.op("Sub", places, turns), axis=axis)
+    return x
 
 
 def _gathered(build: Emit, x: str, amounts: _Amounts, mode: str, shape: tuple[int, ...]) -> str:

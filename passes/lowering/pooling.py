@@ -17,7 +17,7 @@ from graphkit.node import Node
 from graphkit.passes._emit import Emit
 from graphkit.passes.lowering._tools import concat, refuse, reshape, sizes_of, static_shape
 from graphkit.passes.lowering._windows import Window, counts, fold, geometry, lowest
-from graphkit.rewrite import Outcome, rule
+from graphkit.rewrite import Outcome, Rewrite, rule
 
 _SMALL = (TensorProto.INT8, TensorProto.UINT8)
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -33,13 +33,20 @@ def max_pool(graph: Graph, node: Node) -> Outcome:
         return refuse("max-pool", node, windows)
     small, padded = graph.dtype(node.inputs[0]) in _SMALL, any(w.begin or w.end for w in windows)
     uneven = len(windows) == 3 and any(w.begin != w.end for w in windows)
-    if not (small and padded) and not uneven and not any(window.dilation > 1 or window.late for window in windows):
-        return None
     build = Emit(graph, node)
+    if not (small and padded) and not uneven and not any(window.dilation > 1 or window.late for window in windows):
+        return _max_pool_of_floats(build, node) if small else None
     value = build.cast(node.inputs[0], TensorProto.FLOAT) if small else node.inputs[0]
     value = fold(build, value, windows, "Max", lowest(TensorProto.FLOAT if small else graph.dtype(value)))
     value = build.cast(value, graph.dtype(node.inputs[0])) if small else value
     return build.rewrite({node.outputs[0]: value}, "MaxPool out of slices")
+
+
+def _max_pool_of_floats(build: Emit, node: Node) -> Rewrite:
+    """int8 in MNN has no negative maximum, and uint8 over 127 is less than 127."""
+    x, dtype = node.inputs[0], build.graph.dtype(node.inputs[0]) or 0
+    value = build.op("MaxPool", build.cast(x, TensorProto.FLOAT), **node.attrs)
+    return build.rewrite({node.outputs[0]: build.cast(value, dtype)}, "MaxPool of small integers in float")
 
 
 @rule("AveragePool", name="average-pool")

@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes.lowering._numbers import is_zero
 from graphkit.passes.lowering._quantized_emit import MisfitError, Operand, QuantizedEmit
 from graphkit.rewrite import Outcome, Refusal, rule
 
@@ -33,7 +34,7 @@ def scale_and_zero(build: QuantizedEmit, x: str) -> tuple[str, str]:
     low = build.op("Min", build.op("ReduceMin", x, keepdims=0), zero)
     high = build.op("Max", build.op("ReduceMax", x, keepdims=0), zero)
     span = build.op("Sub", high, low)
-    flat = build.cast(build.op("Equal", span, zero), TensorProto.FLOAT)
+    flat = build.cast(is_zero(build, span, TensorProto.FLOAT), TensorProto.FLOAT)
     scale = build.op("Add", build.op("Div", span, build.number(255.0)), flat)
     point = build.op("Div", build.op("Sub", zero, low), scale)
     return scale, build.rounded_codes(point, None, _U8)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from graphkit.graph import Graph
@@ -19,7 +20,7 @@ from graphkit.passes._emit import Emit
 from graphkit.passes.lowering import _interpolation as interpolation
 from graphkit.passes.lowering._interpolation import Axis, Kernel, Taps
 from graphkit.passes.lowering._resampling_computed import resize_computed
-from graphkit.passes.lowering._tools import refuse, transpose
+from graphkit.passes.lowering._tools import elements, refuse, transpose
 from graphkit.rewrite import Outcome, rule
 
 _RULE = "resize"
@@ -96,7 +97,7 @@ def resize(graph: Graph, node: Node) -> Outcome:
         return refuse(_RULE, node, "onnxruntime and the standard differ on aligned corners at fractional lengths")
     spatial = rank in (3, 4) and all(axis >= 2 for axis in axes) and graph.dtype(x) in _FLOATS
     if spatial and _native_modes(node, graph.opset()):
-        return None
+        return _in_two_dims(graph, node, rank)
     return _axis_by_axis(graph, node, plan, axes)
 
 
@@ -105,13 +106,38 @@ def _of_open_sizes(graph: Graph, node: Node, plan: _Plan | str, rank: int, why: 
     scales = node.input(1 if node.op == "Upsample" or graph.opset() < 11 else 2)
     given = scales in graph.input_infos and scales not in graph.initializers  # may change batch and channels
     if rank in (3, 4) and _native_modes(node, graph.opset()) and not given:
-        return None
+        return _in_two_dims(graph, node, rank)
     if given and node.attr("coordinate_transformation_mode") in ("align_corners", "tf_crop_and_resize"):
         return refuse(_RULE, node, "onnxruntime and the standard differ on aligned corners at fractional lengths")
     stretches = isinstance(plan, _Plan) and plan.policy == "stretch" and min(plan.axes) >= 2
     if isinstance(plan, _Plan) and stretches and node.attr("axes") and rank in (3, 4) and _plain_modes(node):
         return _without_axes(graph, node, plan, rank)
     return resize_computed(graph, node, rank) if "known" in why or "computed" in why else refuse(_RULE, node, why)
+
+
+def _in_two_dims(graph: Graph, node: Node, rank: int) -> Outcome:
+    """One spatial dim at half pixels, where MNN reads an offset that it never set: a second dim of size 1."""
+    if rank != 3 or graph.opset() < 11 or "half_pixel" not in node.attr("coordinate_transformation_mode", "half_pixel"):
+        return None
+    build = Emit(graph, node)
+    scales = node.input(2) if not node.input(3) else ""
+    sizes = "" if scales else node.inputs[3]
+    values = [_with_one(build, value) for value in (scales, sizes)]
+    wide = build.unsqueeze(node.inputs[0], 2)
+    attrs = {key: value for key, value in node.attrs.items() if key != "axes"}
+    value = build.op("Resize", wide, "", *(values if sizes else values[:1]), **attrs)
+    return build.rewrite({node.outputs[0]: build.squeeze(value, 2)}, "Resize of one dim as one of two")
+
+
+def _with_one(build: Emit, numbers: str) -> str:
+    """Scales or sizes of three axes with a 1 before the last."""
+    if not numbers:
+        return ""
+    known, dtype = build.graph.constant(numbers), build.graph.dtype(numbers) or TensorProto.FLOAT
+    if known is not None:
+        return build.const(np.insert(known, 2, 1), "numbers")
+    one = build.const(np.ones(1, onnx.helper.tensor_dtype_to_np_dtype(dtype)), "one")
+    return build.op("Concat", build.slice(numbers, 0, 0, 2), one, build.slice(numbers, 0, 2), axis=0)
 
 
 def _without_axes(graph: Graph, node: Node, plan: _Plan, rank: int) -> Outcome:
@@ -137,6 +163,7 @@ def _without_axes(graph: Graph, node: Node, plan: _Plan, rank: int) -> Outcome:
 def _axes(graph: Graph, node: Node, plan: _Plan) -> dict[int, Axis] | str:
     """The axes that change, or why they are not known."""
     shape, result = graph.shape(node.inputs[0]) or (), graph.shape(node.outputs[0])
+    wanted = elements(graph, node.inputs[3]) if plan.scales is None else plan.sizes
     if plan.policy != "stretch" and plan.scales is None:
         return _with_policy(plan, shape)
     found = {}
@@ -146,7 +173,9 @@ def _axes(graph: Graph, node: Node, plan: _Plan) -> dict[int, Axis] | str:
         scale = plan.scales[position] if plan.scales is not None else None
         if scale == 1 and not cropped:
             continue
-        new = plan.sizes[position] if plan.sizes is not None else result[axis] if result else None
+        new = wanted[position] if wanted is not None else result[axis] if result else None
+        if scale is None and not cropped and size is not None and size == new:
+            continue
         if not isinstance(size, int) or not isinstance(new, int):
             return f"the size of axis {axis} is not known"
         if size == 0 or new == 0:

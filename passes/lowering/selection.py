@@ -91,7 +91,9 @@ def one_hot(graph: Graph, node: Node) -> Outcome:
     depth = emit.op("Reshape", depth, emit.ints(1)) if graph.rank(node.inputs[1]) != 1 else depth
     size = emit.squeeze(depth, 0)
     negative = emit.op("Greater", emit.number(0, TensorProto.INT64), indices)
-    indices = emit.op("Where", negative, emit.op("Add", indices, size), indices)
+    from_end = emit.op("Add", indices, size)
+    outside = emit.op("Greater", emit.number(0, TensorProto.INT64), from_end)  # what is past the other end is off
+    indices = emit.op("Where", negative, emit.op("Where", outside, size, from_end), indices)
     y = emit.op("OneHot", indices, size, values, axis=int(node.attr("axis", -1)))
     return emit.rewrite({node.outputs[0]: y}, "OneHot of indices from the front")
 
@@ -133,9 +135,9 @@ def hardmax(graph: Graph, node: Node) -> Outcome:
     if place is None or dtype not in FLOATS:
         return Refusal("hardmax", node.label, f"the rank or the element type of '{x}' is unknown")
     (axis, rank), emit = place, Emit(graph, node)
-    flat = flat and axis != rank - 1
+    flat = rank == 1 or (flat and axis != rank - 1)  # OneHot takes no scalar
     rows, along = (emit.op("Flatten", x, axis=axis), 1) if flat else (x, axis)
-    size = None if flat else (graph.shape(x) or ())[axis]
+    size = None if flat and rank > 1 else (graph.shape(x) or ())[axis]
     depth = emit.number(size, TensorProto.INT64) if isinstance(size, int) else emit.squeeze(emit.dim(rows, along), 0)
     first = emit.op("ArgMax", rows, axis=along, keepdims=0)
     values = emit.const(np.array([0, 1], np_dtype(dtype)), "off_on")

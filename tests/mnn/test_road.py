@@ -265,3 +265,12 @@ def test_conversions_at_once_do_not_disturb_each_other(mlp: Path, tmp_path: Path
         results = list(pool.map(lambda output: convert(mlp, output), outputs))
     assert {result.proof.kind for result in results} == {"equal"}
     assert worker.info(outputs[0]).outputs == ("y",)
+
+
+def test_float16_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
+    proto = parse("g (float16[n,8] x) => (float16[n,4] y) { y = MatMul(x, w) }").proto
+    weights = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float16)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    path = tmp_path / "half.onnx"
+    Model.from_proto(proto).save(path, external=True)
+    assert convert(path, tmp_path / "half.mnn").proof.kind == "equal"

@@ -9,6 +9,7 @@ import pytest
 from graphkit.mnn.road import convert
 from graphkit.passes.spell_for_mnn import SpellForMnn
 from graphkit.testing import assert_rewrites, assert_unchanged, parse
+from tests.in_mnn import assert_right_in_mnn
 
 HEAD = "g (float[N, S, 8] x) =>"
 
@@ -116,3 +117,14 @@ def test_mnn_needs_fewer_operators(tmp_path: Path) -> None:
     after = convert(path, tmp_path / "b.mnn", passes="spell-for-mnn")
     assert after.proof.kind == "equal"
     assert after.ops < before.ops / 2
+
+
+@pytest.mark.parametrize("layer", ["Conv", "ConvTranspose"])
+def test_batch_normalization_in_three_dims(layer: str, tmp_path: Path) -> None:
+    text = f"""g (float[n,2,3,4,3] x) => (float[a,b,c,d,e] y) <float[2,2,2,1,1] w = {{1,2,3,-4,5,-6,7,8}},
+        float[2] scale = {{1,2}}, float[2] shift = {{3,-4}}, float[2] mean = {{0,1}}, float[2] var = {{1,4}}> {{
+        c = {layer}(x, w)
+        z = BatchNormalization(c, scale, shift, mean, var)
+        y = Relu(z)
+    }}"""
+    assert_right_in_mnn(text, tmp_path)

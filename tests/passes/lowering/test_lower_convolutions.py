@@ -144,3 +144,33 @@ def test_same_lower_of_operator_set_11() -> None:
         { y = Conv<auto_pad = "SAME_LOWER", strides = [2, 2]>(x, w) }"""
     model = parse(text, opset=11)
     assert_equal_outputs(model, optimize(model, "lower-for-mnn", verify="none").model)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_computed_bias(op: str, dims: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kernel, sizes = ", ".join(["2"] * dims), ", ".join(["4"] * dims)
+    weights = ", ".join(f"{value:.3f}" for value in rng.standard_normal(4 * 2**dims))
+    result = ", ".join("ABCDE"[: dims + 2])
+    text = f"""g (float[1, 2, {sizes}] x, float[2] b) => (float[{result}] y) <float[2, 2, {kernel}] w = {{{weights}}}>
+        {{ y = {op}(x, w, b) }}"""
+    assert_right_in_mnn(text, tmp_path)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("shape", ["n,4,3,4,3", "2,4,3,4,3"])
+def test_transposed_in_three_dims_with_bias(group: int, shape: str, tmp_path: Path) -> None:
+    text = f"""g (float[{shape}] x) => (float[a,b,c,d,e] y)
+        <float[4,{8 // group},2,2,2] w = {{{",".join(f"{i % 7 - 3}" for i in range(256 // group))}}},
+        float[8] bias = {{1,2,3,4,5,6,7,8}}> {{ y = ConvTranspose<strides=[2,2,2],group={group}>(x, w, bias) }}"""
+    lowered(text)
+    assert_right_in_mnn(text, tmp_path)
+
+
+@pytest.mark.parametrize("after", ["Relu(c)", "Clip(c, low, high)"])
+def test_rectified_output_in_three_dims(after: str, tmp_path: Path) -> None:
+    text = f"""g (float[n,2,3,4,3] x) => (float[a,b,c,d,e] y) <float low = {{0}}, float high = {{6}},
+        float[1,2,2,2,2] w = {{{",".join(f"{i % 5 - 2}" for i in range(16))}}}> {{ c = Conv(x, w) y = {after} }}"""
+    assert lowered(text)[1] == "Max"
+    assert_right_in_mnn(text, tmp_path)

@@ -58,3 +58,20 @@ def test_uneven_parts_are_written_out(tmp_path: Path) -> None:
     after = text.replace("{ y", "<int64[3] s = {3,3,1}> { y").replace("<num_outputs=3>(x)", "<axis=0>(x, s)")
     assert_rewrites(LowerForMnn(), text, after)
     assert_right_in_mnn(text, tmp_path)
+
+
+@pytest.mark.parametrize("shape", ["2,3,4,5", "n,3,h,5"])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize(("start", "end", "step"), [(-1, -(2**63) + 1, -1), (1, 0, -1), (-2, -99, -2)])
+def test_backwards_in_a_batch(shape: str, axis: int, start: int, end: int, step: int, tmp_path: Path) -> None:
+    text = f"""g (float[{shape}] x) => (float[a,b,c,d] y) <int64[1] s = {{{start}}}, int64[1] e = {{{end}}},
+        int64[1] a = {{{axis}}}, int64[1] t = {{{step}}}> {{ y = Slice(x, s, e, a, t) }}"""
+    assert lowered(text)[-1] == "Gather"
+    if start == -1:
+        assert_right_in_mnn(text, tmp_path)
+
+
+def test_backwards_in_a_batch_below_opset_11() -> None:
+    text = """g (float[n,3,h,5] x) => (float[a,b,c,d] y) <int64[1] s = {-1}, int64[1] e = {-9},
+        int64[1] a = {2}, int64[1] t = {-1}> { y = Slice(x, s, e, a, t) }"""
+    assert_unchanged(LowerForMnn(), text, refuses="not known, below opset 11", opset=10)

@@ -85,9 +85,15 @@ def test_col2im_in_mnn(text: str, tmp_path: Path) -> None:
     [
         (CASES[0].replace("float[1, 1, 3, 3] x", "float[n,1,3,3] x"), "static"),
         (CASES[0].replace("float", "double"), "float32"),
-        (col2im("n,5,5", "5,5", "1,5"), "static"),
+        (col2im("1,n,5", "5,5", "1,5"), "static"),
         (col2im("1,16,8", "4,4,4", "2,2,2", "<dilations=[2,2,2]>"), "differ on dilations"),
     ],
 )
 def test_refusals(text: str, reason: str) -> None:
     assert_unchanged(LowerForMnn(), text, refuses=reason, opset=19)
+
+
+def test_col2im_of_a_batch_that_is_not_known(tmp_path: Path) -> None:
+    text = col2im("n,12,9", "6,5", "2,2", "<strides=[2,2],pads=[0,0,0,1]>")
+    assert "ConvTranspose" in lowered(text, standard=True)
+    assert_right_in_mnn(text, tmp_path)

@@ -193,3 +193,18 @@ def test_casts_to_narrow_integers(source: str, target: int, tmp_path: Path) -> N
     assert_right_in_mnn(
         f"g ({source}[4] x) => ({name}[4] y) {{ y = Cast<to = {target}>(x) }}", tmp_path, feeds={"x": x}
     )
+
+
+@pytest.mark.parametrize("op", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"])
+@pytest.mark.parametrize(("a", "b"), [("1, 3", "2, 1"), ("S", "T, 1"), ("3", "1, 3, 1, 1")])
+def test_comparison_with_both_operands_broadcast(op: str, a: str, b: str, tmp_path: Path) -> None:
+    result = ", ".join("UVWX"[: max(a.count(","), b.count(",")) + 1])
+    text = f"g (float[{a}] a, float[{b}] b) => (bool[{result}] y) {{ y = {op}(a, b) }}"
+    left, right = np.array([-1, -3, -0.5], np.float32), np.array([-0.5, -1, -2], np.float32)
+    sizes = [[int(size) if size.strip().isdigit() else 3 for size in shape.split(",")] for shape in (a, b)]
+    feeds = {name: x[: np.prod(n)].reshape(n) for name, x, n in zip("ab", (left, right), sizes, strict=True)}
+    assert_right_in_mnn(text, tmp_path, feeds=feeds)
+
+
+def test_comparison_with_one_operand_broadcast_stays() -> None:
+    assert_unchanged(LowerForMnn(), "g (float[N, 3] a, float[3] b) => (bool[N, 3] y) { y = Greater(a, b) }")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_unchanged
+from graphkit.passes.lowering.grids import affine_grid
+from graphkit.rewrite import Refusal
+from graphkit.testing import assert_unchanged, graph_of
 from tests.in_mnn import assert_right_in_mnn
 from tests.lowered import lowered
 
@@ -63,7 +65,7 @@ def test_a_dim_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (sample("nearest", "zeros", 0, shape="1,2,h,w"), "static input shape"),
+        (sample("nearest", "zeros", 0, shape="1,2,h,w"), "static spatial sizes"),
         (sample("cubic", "zeros", 0, grid="2,h,w,2"), "cubic needs"),
     ],
 )
@@ -89,12 +91,22 @@ def test_affine_grid_in_mnn(tmp_path: Path) -> None:
     assert_right_in_mnn(text, tmp_path, opset=20)
 
 
-def test_affine_grid_refusals() -> None:
-    text = "g (float[2,2,3] t, int64[4] s) => (float[a,b,c,d] y) { y = AffineGrid(t, s) }"
-    assert_unchanged(LowerForMnn(), text, refuses="computed", opset=20)
-    text = """g (float[2,2,3] t) => (float[2,1,5,2] y) <int64[4] s = {2,3,1,5}>
-        { y = AffineGrid<align_corners=1>(t, s) }"""
-    assert_unchanged(LowerForMnn(), text, refuses="single point", opset=20)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[2,2,3] t, int64[4] s) => (float[a,b,c,d] y) { y = AffineGrid(t, s) }", "computed"),
+        (
+            """g (float[2,2,3] t) => (float[2,1,5,2] y) <int64[4] s = {2,3,1,5}>
+            { y = AffineGrid<align_corners=1>(t, s) }""",
+            "single point",
+        ),
+    ],
+)
+def test_affine_grids_that_are_left_to_the_body_of_the_standard(text: str, reason: str) -> None:
+    graph = graph_of(text, opset=20)
+    outcome = affine_grid.match(graph, next(iter(graph.nodes)))
+    assert isinstance(outcome, Refusal)
+    assert reason in outcome.reason
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
@@ -103,4 +115,32 @@ def test_nearest_of_a_constant_grid(padding: str, aligned: int, tmp_path: Path) 
     points = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).uniform(-1.4, 1.4, 24))
     text = f"""g (float[1, 2, 4, 5] x) => (float[1, 2, 4, 3] y) <float[1, 4, 3, 2] at = {{{points}}}> {{
         y = GridSample<mode = "nearest", padding_mode = "{padding}", align_corners = {aligned}>(x, at) }}"""
+    assert_right_in_mnn(text, tmp_path, opset=20)
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+def test_the_mode_left_out_is_that_of_the_operator_set(opset: int, tmp_path: Path) -> None:
+    text = """g (float[1, 2, 4, 5] x, float[1, 2, 3, 2] at) => (float[1, 2, 2, 3] y)
+        { y = GridSample<padding_mode = "reflection">(x, at) }"""
+    assert_right_in_mnn(text, tmp_path, opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("nearest", "zeros"), ("linear", "reflection"), ("cubic", "zeros"), ("cubic", "reflection")]
+)
+def test_a_batch_that_is_not_known(mode: str, padding: str, tmp_path: Path) -> None:
+    text = sample(mode, padding, 0, shape="n,3,5,6", grid="n,4,3,2")
+    lowered(text, opset=20, feeds=feeds((2, 3, 5, 6), (2, 4, 3, 2)))
+    assert_right_in_mnn(text, tmp_path, opset=20, feeds=feeds((3, 3, 5, 6), (3, 4, 3, 2)))
+
+
+def test_affine_grid_of_a_batch_that_is_not_known(tmp_path: Path) -> None:
+    text = """g (float[n,2,3] t, float[n,3,5,6] x) => (float[a,b,c,d] y)
+        <int64[3] size = {3,5,6}, int64[1] first = {0}> {
+        shape = Shape(x)
+        batch = Gather(shape, first)
+        s = Concat<axis=0>(batch, size)
+        g = AffineGrid(t, s)
+        y = GridSample(x, g)
+    }"""
     assert_right_in_mnn(text, tmp_path, opset=20)

@@ -173,3 +173,11 @@ def test_indices_that_are_never_negative_stay(text: str) -> None:
 )  # fmt: skip
 def test_refusals(text: str, reason: str) -> None:
     assert_unchanged(LowerForMnn(), text, refuses=reason)
+
+
+def test_axis_is_the_first_attribute_of_scatter_elements(tmp_path: Path) -> None:
+    text = """g (float[n,4] x) => (float[a,b] y) <int64[2,2] at = {0,2,1,3}, float[2,2] new = {5,6,7,8}>
+        { y = ScatterElements<reduction="none",axis=1>(x, at, new) }"""
+    after = text.replace('reduction="none",', "")
+    assert_rewrites(LowerForMnn(), text, after, inputs={"x": np.zeros((2, 4), np.float32)})
+    assert_right_in_mnn(text, tmp_path, feeds={"x": np.zeros((2, 4), np.float32)})

@@ -143,3 +143,12 @@ def test_constants_beyond_what_mnn_holds() -> None:
     text = "g (int64[4] x) => (int64[4] y) <int64 big = {2654435761}> { y = Mul(x, big) }"
     assert_unchanged(LowerForMnn(), text, refuses="beyond ±2³⁰")
     assert_unchanged(LowerForMnn(), text.replace("2654435761", "1000"))
+
+
+@pytest.mark.parametrize("op", ["Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual", "Max", "Min"])
+def test_computed_int8(op: str, tmp_path: Path) -> None:
+    made = "int8" if op in ("Max", "Min") else "bool"
+    text = f"""g (float[2, 3] a, float[3] b) => ({made}[2, 3] y)
+        {{ c = Cast<to = 3>(a) d = Cast<to = 3>(b) y = {op}(c, d) }}"""
+    feeds = {"a": np.array([[-5, 0, 3], [100, -128, 1]], np.float32), "b": np.array([-5, 2, -3], np.float32)}
+    assert_right_in_mnn(text, tmp_path, feeds=feeds)

@@ -144,7 +144,6 @@ def test_refusals(text: str, reason: str) -> None:
     "text",
     [
         pool("MaxPool", "kernel_shape=[3,3],strides=[2,2],pads=[1,1,1,1]", "n,2,h,w"),
-        pool("MaxPool", "kernel_shape=[2,2],strides=[2,2]", dtype="uint8"),
         pool("AveragePool", "kernel_shape=[3,3],pads=[1,1,1,1],count_include_pad=1"),
         pool("AveragePool", "kernel_shape=[3,3],strides=[2,2],pads=[1,0,0,1],ceil_mode=1"),
         pool("LpPool", "kernel_shape=[2,2],strides=[2,2],p=2"),
@@ -163,3 +162,14 @@ def test_max_unpool_before_scatternd() -> None:
     refusals = LowerForMnn().run(graph).refusals
     assert any("takes ScatterND, which operator set 10" in refusal.reason for refusal in refusals)
     graph.check()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize(("shape", "kernel"), [("1, 2, 9", "3"), ("1, 2, 5, 6", "2, 3"), ("2, 1, 3, 5, 5", "3, 2, 2")])
+def test_max_pool_of_bytes(shape: str, kernel: str, kind: str, tmp_path: Path) -> None:
+    dims = ", ".join("ABCDE"[: shape.count(",") + 1])
+    text = f"g ({kind}[{shape}] x) => ({kind}[{dims}] y) {{ y = MaxPool<kernel_shape = [{kernel}]>(x) }}"
+    sizes = [int(size) for size in shape.split(",")]
+    low, high = (-128, 0) if kind == "int8" else (0, 256)
+    x = np.random.default_rng(0).integers(low, high, sizes).astype(kind)
+    assert_right_in_mnn(text, tmp_path, feeds={"x": x})

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import graphkit
+from graphkit.mnn import worker
 from graphkit.passes.lower_for_mnn import LowerForMnn
-from graphkit.testing import assert_unchanged
+from graphkit.testing import assert_unchanged, parse, run
 from tests.in_mnn import assert_right_in_mnn
 from tests.lowered import lowered
 
@@ -50,3 +52,15 @@ def test_mean_stays() -> None:
 )
 def test_refusals(text: str, reason: str) -> None:
     assert_unchanged(LowerForMnn(), text, refuses=reason, opset=16)
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_mean_of_old_operator_sets_in_mnn(ratio: int, tmp_path: Path) -> None:
+    text = f"""g (float[1, 2, 6, 7] x, float[2, 4] r, int64[2] i) => (float[2, 2, 2, 3] y)
+        {{ y = RoiAlign<output_height = 2, output_width = 3, sampling_ratio = {ratio}>(x, r, i) }}"""
+    model = parse(text, opset=13)
+    x = np.random.default_rng(0).standard_normal((1, 2, 6, 7)).astype(np.float32)
+    feeds = {"x": x, "r": np.array([[0, 0, 3, 3], [1, 1, 1.2, 1.2]], np.float32), "i": np.zeros(2, np.int64)}
+    graphkit.convert(model, tmp_path / "m.mnn", inputs=[feeds])
+    got = worker.run(tmp_path / "m.mnn", feeds, ["y"]).outputs["y"]
+    np.testing.assert_allclose(got, run(model, feeds)["y"], atol=1e-4)

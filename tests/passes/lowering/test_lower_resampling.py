@@ -143,7 +143,7 @@ def test_named_axes_of_dynamic_sizes(tmp_path: Path) -> None:
         resize('mode="linear"', shape="n,2,h,w", scales="1,1,2,2"),
         resize('mode="linear",coordinate_transformation_mode="align_corners"', sizes="1,2,9,3"),
         resize('mode="nearest"', scales="1,1,1.5,2"),
-        resize('mode="nearest"', shape="n,2,h", sizes="2,2,9"),
+        resize('mode="linear",coordinate_transformation_mode="asymmetric"', shape="n,2,h", sizes="2,2,9"),
     ],
 )
 def test_what_mnn_runs_right_stays(text: str) -> None:
@@ -214,3 +214,30 @@ def test_symmetric_scales_that_are_inputs(tmp_path: Path) -> None:
     lowered(text, opset=19, feeds=feeds)
     assert_right_in_mnn(text, tmp_path, opset=19, feeds=feeds)
     assert_unchanged(LowerForMnn(), text.replace("linear", "nearest"), refuses="whole number", opset=19)
+
+
+@pytest.mark.parametrize("to", [{"scales": "1,1,2"}, {"sizes": "3,2,9"}])
+def test_one_dim_at_half_pixels_is_one_of_two(to: dict[str, str], tmp_path: Path) -> None:
+    text = resize('mode="linear"', shape="3,2,h", **to)
+    assert lowered(text) == ["Unsqueeze", "Resize", "Squeeze"]
+    assert_right_in_mnn(text, tmp_path)
+
+
+def test_one_dim_at_half_pixels_with_a_computed_size() -> None:
+    text = """g (float[2,3,h] x, float[w] z) => (float[a,b,c] y) <int64[2] front = {2,3}> {
+        width = Shape(z)
+        s = Concat<axis=0>(front, width)
+        y = Resize<mode="linear">(x, , , s)
+    }"""
+    assert "Unsqueeze" in lowered(text)
+
+
+def test_antialias_of_a_batch_that_is_not_known(tmp_path: Path) -> None:
+    text = """g (float[n,2,8,6] x) => (float[a,b,c,d] y) <int64[1] first = {0}, int64[3] size = {2,5,3}> {
+        shape = Shape(x)
+        batch = Gather(shape, first)
+        s = Concat<axis=0>(batch, size)
+        y = Resize<mode="linear",antialias=1>(x, , , s)
+    }"""
+    assert "Resize" not in lowered(text)
+    assert_right_in_mnn(text, tmp_path)
