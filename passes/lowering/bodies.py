@@ -188,6 +188,8 @@ def by_body(graph: Graph, node: Node) -> Outcome:
     """What MNN lacks and ONNX defines as a function of other operators."""
     if node.op == "SpaceToDepth" and node.attr("mode", "DCR") == "DCR":
         return None  # the one mode that MNN has
+    if node.op == "AffineGrid" and node.attr("align_corners", 0):
+        return None  # the body divides by size − 1, which may be 0
     return body(graph, node)
 
 

@@ -91,22 +91,20 @@ def test_affine_grid_in_mnn(tmp_path: Path) -> None:
     assert_right_in_mnn(text, tmp_path, opset=20)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("g (float[2,2,3] t, int64[4] s) => (float[a,b,c,d] y) { y = AffineGrid(t, s) }", "computed"),
-        (
-            """g (float[2,2,3] t) => (float[2,1,5,2] y) <int64[4] s = {2,3,1,5}>
-            { y = AffineGrid<align_corners=1>(t, s) }""",
-            "single point",
-        ),
-    ],
-)
-def test_affine_grids_that_are_left_to_the_body_of_the_standard(text: str, reason: str) -> None:
+def test_an_affine_grid_of_a_single_point_is_left() -> None:
+    text = """g (float[2,2,3] t) => (float[2,1,5,2] y) <int64[4] s = {2,3,1,5}>
+        { y = AffineGrid<align_corners=1>(t, s) }"""
+    assert_unchanged(LowerForMnn(), text, refuses="single point", opset=20)
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_affine_grids_of_computed_sizes(aligned: int) -> None:
+    text = f"g (float[2,2,3] t, int64[4] s) => (float[a,b,c,d] y) {{ y = AffineGrid<align_corners={aligned}>(t, s) }}"
     graph = graph_of(text, opset=20)
     outcome = affine_grid.match(graph, next(iter(graph.nodes)))
     assert isinstance(outcome, Refusal)
-    assert reason in outcome.reason
+    assert "computed" in outcome.reason
+    assert LowerForMnn().run(graph).modified != bool(aligned)  # the body of the standard divides by size − 1
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
