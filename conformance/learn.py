@@ -21,7 +21,8 @@ _COSTS = (
     ("attr.", 1.0), ("has.", 1.3), ("dtype.", 1.1), ("kind.", 1.0), ("rank.", 0.9), ("all.", 1.2), ("given.", 0.8),
     ("used.", 1.1), ("const.", 1.2), ("empty.", 1.1), ("dynamic.", 1.2), ("since", 1.2), ("broadcast", 1.2),
     ("scale", 1.0), ("full_index", 0.9), ("nonneg.", 1.3), ("huge.", 1.0), ("negative.", 1.1), ("inputs", 1.3),
-    ("outputs", 1.3), ("subgraph", 1.2), ("length.", 3.5), ("last.", 3.5), ("value.", 2.0), ("values.", 3.0),
+    ("outputs", 1.3), ("subgraph", 1.2), ("mixed", 1.0), ("written", 1.6), ("length.", 3.5),
+    ("front.", 3.5), ("last.", 3.5), ("value.", 2.0), ("values.", 3.0),
 )  # fmt: skip
 _DEFAULT_COST = 3.0
 _LISTS = 2.0  # an attribute that holds a list: its exact numbers say little
@@ -29,8 +30,8 @@ _OPEN = 0.05  # so that of two tests that the same forms pass the more careful o
 _PRICE = 0.3  # of a unit of cost, in bad forms covered
 _LUCK = 0.25  # of the bad forms covered: so many may be right by luck
 _PAIRS = 150  # promising pairs of tests that are tried with a third
-_ONE_WAY = ("dynamic.", "subgraph")
-_SIZES = ("length.in", "length.out", "last.")
+_ONE_WAY = ("dynamic.", "subgraph", "mixed")
+_SIZES = ("length.in", "length.out", "front.", "last.")
 _ORDERED = ("rank.", "since", "inputs", "outputs", "value.", "attr.", "all.")
 
 

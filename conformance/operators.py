@@ -108,7 +108,20 @@ def _form(found: Mapping[str, Feature]) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value != "" or not name.startswith("attr.")}
 
 
-_TELLING = ("dtype.", "rank.", "dynamic.", "dims.", "attr.", "const.", "values.", "value.", "since")
+_TELLING = (
+    "dtype.",
+    "rank.",
+    "dynamic.",
+    "dims.",
+    "attr.",
+    "const.",
+    "values.",
+    "value.",
+    "since",
+    "nonneg.",
+    "given.",
+    "written",
+)
 
 
 def _condition(when: dict[str, Any], bad: Sequence[Blamed], origin: str, mended: Set[str]) -> Condition:

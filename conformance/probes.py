@@ -131,6 +131,39 @@ _ONNX = {
     " <float[1, 1, 2, 2] w = {1, 2, 3, 4}> { y = Conv(x, w, b) }",
     "conv_transpose_computed_bias": "(float[1, 1, 4, 4] x, float[1] b) => (float[1, 1, 5, 5] y)"
     " <float[1, 1, 2, 2] w = {1, 2, 3, 4}> { y = ConvTranspose(x, w, b) }",
+    "lrn_odd": "(float[1, 6, 4, 4] x) => (float[1, 6, 4, 4] y) { y = LRN<size = 3>(x) }",
+    "nms_center": "(float[1, 24, 4] x, float[1, 1, 24] z) => (int64[K, 3] y) <int64 m = {9}, float u = {0.2},"
+    " float t = {0.1}> { b = Abs(x) s = Abs(z) y = NonMaxSuppression<center_point_box = 1>(b, s, m, u, t) }",
+    "unique": "(float[6] x) => (float[K] y) { y = Unique(x) }",
+    "slice_from_before": "(float[N, 4] x) => (float[M, 4] y) <int64[1] s = {-9}, int64[1] e = {2}, int64[1] a = {0}>"
+    " { y = Slice(x, s, e, a) }",
+    "slice_backward": "(float[4, 6] x) => (float[4, 6] y) <int64[1] s = {-1}, int64[1] e = {-99}, int64[1] a = {1},"
+    " int64[1] t = {-1}> { y = Slice(x, s, e, a, t) }",
+    "slice_backward_batch": "(float[2, 3, 4, 6] x) => (float[2, 3, 4, 6] y) <int64[1] s = {-1}, int64[1] e = {-99},"
+    " int64[1] a = {3}, int64[1] t = {-1}> { y = Slice(x, s, e, a, t) }",
+    "scatter_elements_axis_last": "(float[3, 4] x, float[3, 2] u) => (float[3, 4] y)"
+    ' <int64[3, 2] i = {0, 1, 2, 3, 1, 0}> { y = ScatterElements<reduction = "none", axis = 1>(x, i, u) }',
+    "einsum_swapped": "(float[2, 3, 4] x, float[2, 4, 5] z) => (float[3, 2, 5] y)"
+    ' { y = Einsum<equation = "bij,bjk->ibk">(x, z) }',
+    "resize_linear_1d": "(float[1, 2, 4] x) => (float[1, 2, 8] y) <float[3] s = {1, 1, 2}>"
+    ' { y = Resize<mode = "linear">(x, , s) }',
+    "conv_3d": "(float[1, 1, 4, 4, 4] x) => (float[1, 1, 3, 3, 3] y)"
+    " <float[1, 1, 2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = Conv(x, w) }",
+    "conv_3d_relu": "(float[1, 1, 4, 4, 4] x) => (float[1, 1, 3, 3, 3] y)"
+    " <float[1, 1, 2, 2, 2] w = {1, -2, 3, -4, 5, -6, 7, -8}> { c = Conv(x, w) y = Relu(c) }",
+    "conv_transpose_3d": "(float[1, 1, 3, 3, 3] x) => (float[1, 1, 4, 4, 4] y)"
+    " <float[1, 1, 2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = ConvTranspose(x, w) }",
+    "conv_transpose_3d_bias": "(float[1, 1, 3, 3, 3] x) => (float[1, 1, 4, 4, 4] y) <float[1] b = {3},"
+    " float[1, 1, 2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = ConvTranspose(x, w, b) }",
+    "center_crop_pad_dynamic": "(float[N, 6] x, int64[2] s) => (float[P, Q] y) { y = CenterCropPad(x, s) }",
+    "average_pool_ceil_and_pads": "(float[1, 2, 7, 7] x) => (float[1, 2, 4, 4] y) { y = AveragePool<ceil_mode = 1,"
+    " count_include_pad = 1, kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]>(x) }",
+    "average_pool_pads": "(float[1, 2, 6, 6] x) => (float[1, 2, 3, 3] y)"
+    " { y = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 0, 0], strides = [2, 2]>(x) }",
+    "max_pool_ceil": "(float[1, 2, 7, 7] x) => (float[1, 2, 4, 4] y)"
+    " { y = MaxPool<ceil_mode = 1, kernel_shape = [2, 2], strides = [2, 2]>(x) }",
+    "one_hot": "(int64[N] x) => (float[N, 4] y) <int64 d = {4}, float[2] v = {0, 1}> { y = OneHot(x, d, v) }",
+    "trilu_dynamic": "(float[N, S, S] x) => (float[N, S, S] y) { y = Trilu<upper = 0>(x) }",
     "dequantized_weight": "(float[2, 3] x) => (float[2, 2] y) <int8[3, 2] w = {1, -2, 3, -4, 5, -6},"
     " float[2] s = {0.5, 0.25}, int8[2] z = {0, 1}> { d = DequantizeLinear<axis = 1>(w, s, z) y = MatMul(x, d) }",
 }

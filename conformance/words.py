@@ -40,6 +40,7 @@ _SAYS = {
     "kind": "{at} is {test}",
     "rank": "{at} has rank {test}",
     "dims": "{at} has shape [{test}]",
+    "front": "{at} has first dimension {test}",
     "last": "{at} ends in {test}",
     "length": "{at} has {test} elements",
     "value": "{at} is {test}",
@@ -78,6 +79,10 @@ def _attribute(name: str, test: Test) -> str:
         return f"{attribute} is all {_text(test)}"
     if kind == "since":
         return f"it has the form of opset {_text(test)}"
+    if name == "mixed":
+        return f"its inputs are of {'different kinds' if test else 'one kind'}"
+    if name == "written":
+        return f"{_text(test)} is the first attribute that is written"
     if name == "subgraph":
         return "it stands inside a loop or branch" if test else "it stands in the main graph"
     return f"{attribute if kind == 'attr' else name} is {_text(test)}"

@@ -12,6 +12,7 @@ rank.in0        number of dimensions
 dynamic.in0     whether a dimension is not a known number
 empty.in0       whether a dimension is 0
 dims.in0        the shape, when it is a known one
+front.in0       the first dimension
 last.in0        the last dimension
 const.in1       whether the input is a constant
 length.in1      number of elements, of a constant or of a known shape
@@ -22,8 +23,10 @@ negative.in1    whether a constant holds a negative number
 nonneg.in0      whether a value is negative nowhere, whatever the model is fed (operators in _SIGNED)
 attr.mode       value of an attribute, the operator's default where it is omitted
 has.strides     whether an attribute is written at all
+written         the attribute that is written first
 all.strides     the one number that all elements of a list are, "mixed" otherwise
 broadcast       how two inputs meet: same, scalar, ranks, expand
+mixed           whether two inputs have different kinds of elements
 scale           what Resize does: same, up, down, mixed; scale.whole, scale.inner (only the last two axes)
 full_index      whether the last dimension of the indices is the rank of the data (GatherND, ScatterND)
 """
@@ -134,11 +137,18 @@ def _type(type_: TensorType, at: str) -> Iterator[tuple[str, Feature]]:
     sizes = [dim for dim in shape if isinstance(dim, int)]
     yield f"dynamic.{at}", len(sizes) < len(shape)
     yield f"empty.{at}", 0 in sizes
+    if shape and isinstance(shape[0], int):
+        yield f"front.{at}", shape[0]
     if shape and isinstance(shape[-1], int):
         yield f"last.{at}", shape[-1]
     if len(sizes) == len(shape):
         yield f"dims.{at}", _list(shape)
         yield f"length.{at}", math.prod(sizes)
+
+
+def _kind_of(graph: Graph, value: str) -> str:
+    type_ = graph.type(value) if value else None
+    return _kind(TensorProto.DataType.Name(type_.dtype).lower()) if type_ is not None and type_.dtype else ""
 
 
 def _kind(dtype: str) -> str:
@@ -173,6 +183,8 @@ def _attributes(node: Node, opset: int) -> Iterator[tuple[str, Feature]]:
     values = {name: attribute_value(item) for name, item in written.items() if item.type not in _HEAVY}
     for name in written:
         yield f"has.{name}", True
+    if written:
+        yield "written", next(iter(written))
     for name, value in {**_defaults(node.op_type, node.domain, opset), **values}.items():
         if isinstance(value, list):
             yield f"attr.{name}", _list(value)
@@ -202,6 +214,9 @@ def _relations(graph: Graph, node: Node) -> Iterator[tuple[str, Feature]]:
         kind = _broadcast(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]))
         if kind:
             yield "broadcast", kind
+        kinds = [_kind_of(graph, value) for value in node.inputs]
+        if all(kinds):
+            yield "mixed", kinds[0] != kinds[1]
     if node.op_type in ("GatherND", "ScatterND"):
         data, indices = graph.rank(node.input(0)), graph.shape(node.input(1))
         if data is not None and indices and isinstance(indices[-1], int):

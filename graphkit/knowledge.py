@@ -68,7 +68,10 @@ class Condition:
         return {key: value for key, value in vars(self).items() if value != "" or key == "why"}
 
 
-_INFERRED = ("dtype.", "kind.", "rank.", "dims.", "last.", "empty.", "length.in", "length.out", "broadcast", "scale")
+_INFERRED = (
+    "dtype.", "kind.", "rank.", "dims.", "front.", "last.", "empty.", "length.in", "length.out", "broadcast", "mixed",
+    "scale",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ class Evidence:
         notes = (self.note, _drift.note(tolerance, moved), _weakness(checks))
         proof = Proof(tuple(checks), "; ".join(part for part in notes if part))
         if proof.ok and (self.worthless or all(o.vacuous for check in checks for o in check.comparison.outputs)):
-            return Proof(note=self.worthless or "the outputs have no finite values on these samples")
+            return Proof(note=self.worthless or "the outputs have no finite values, or none at all, on these samples")
         return proof
 
     def _settled(self, name: str, expected: Array, actual: Mapping[str, Array]) -> Array:

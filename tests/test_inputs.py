@@ -354,6 +354,17 @@ def test_factors_of_a_resize_are_positive() -> None:
     assert all((sample["s"] > 0).all() for sample in random_inputs(graph_of(text), variants=4))
 
 
+def test_scores_and_thresholds_of_nonmaxsuppression_are_shares() -> None:
+    text = """g (float[1, 9, 4] b, float[1, 1, 9] s, float t, float u) => (int64[K, 3] y)
+    <int64 m = {3}> { y = NonMaxSuppression(b, s, m, t, u) }"""
+    feeds = random_inputs(graph_of(text))[0]
+    assert feeds["b"].min() >= 0
+    assert feeds["s"].min() >= 0
+    assert feeds["s"].max() <= 1
+    assert 0 <= feeds["t"] <= 0.5
+    assert 0 <= feeds["u"] <= 0.5
+
+
 def test_integers_of_unknown_use_become_smaller_until_they_fit() -> None:
     graph = graph_of("g (float[4] x, int64[6] i) => (float[6] y) { s = Abs(i) t = Max(s, s) y = Gather(x, t) }")
     (first, _) = usable_inputs(graph.model, graph).samples

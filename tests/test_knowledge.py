@@ -244,6 +244,10 @@ def test_conditions_speak_of_features_that_exist() -> None:
         "scale",
         "since",
         "inputs",
+        "outputs",
+        "front",
+        "mixed",
+        "written",
         "subgraph",
         "broadcast",
     )

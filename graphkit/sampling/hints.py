@@ -67,7 +67,8 @@ class Hints:
     sizes: dimensions that a weight fixes, by axis (negative from the end); divisor: something is divided by it;
     step: it is the step of a quantization; scales: factors of a Resize; computed: only calculated with, never an
     index, a size or a position; wraps: an index as it is and may be negative, counted from the end (a Gather's may be
-    too, but no tokens and labels are); distinct: places of which none comes twice.
+    too, but no tokens and labels are); distinct: places of which none comes twice; share: from 0 to 1, as scores, their
+    thresholds and the sizes of boxes are (NonMaxSuppression keeps nothing where the threshold is beyond the scores).
     """
 
     bounds: tuple[tuple[Dim, int], ...] = ()
@@ -80,6 +81,7 @@ class Hints:
     computed: bool = False
     wraps: bool = False
     distinct: bool = False
+    share: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,12 @@ def hints_for(graph: Graph, name: str) -> Hints:
     """Look at all uses of a graph input, in subgraphs too."""
     bounds: dict[tuple[Dim, int], None] = {}
     constants: dict[float, None] = {}
-    flipped = divisor = step = scales = wraps = distinct = False
+    flipped = divisor = step = scales = wraps = distinct = share = False
     for use in _uses_of(graph, name):
         op, index = use.node.op_type, use.index
         divisor |= (op in ("Div", "Mod") and index == 1) or (op == "Range" and index == 2)
         distinct |= op == "MaxUnpool" and index == 1
+        share |= op == "NonMaxSuppression" and index in (0, 1, 3, 4)
         step |= index in _STEPS.get(op, ())
         scales |= (op == "Resize" and index == 2) or (op == "Upsample" and index == 1)
         wraps |= op in _WRAPPING and index == 1 and use.node.inputs[1] == name
@@ -108,7 +111,9 @@ def hints_for(graph: Graph, name: str) -> Hints:
         flipped |= _is_flip(use)
     sizes = tuple(_fixed_sizes(graph, name).items())
     computed = _only_computed(graph, name)
-    return Hints(tuple(bounds), tuple(constants), flipped, sizes, divisor, step, scales, computed, wraps, distinct)
+    return Hints(
+        tuple(bounds), tuple(constants), flipped, sizes, divisor, step, scales, computed, wraps, distinct, share
+    )
 
 
 def _uses_of(graph: Graph, name: str) -> Iterator[_Use]:

@@ -138,6 +138,8 @@ class _Draw:
     def _float(self) -> Array:
         if self.hints.step:
             return self.rng.uniform(*_STEPS, self.shape)
+        if self.hints.share:
+            return self.rng.uniform(0, 0.5 if self.count == 1 else 1, self.shape)
         if self.hints.scales:
             return np.asarray(self.rng.integers(2, 7, self.shape) / 2)
         if self.palette:

@@ -86,6 +86,8 @@ def pow_of_one_type(graph: Graph, node: Node) -> Outcome:
     mixed = (base in FLOATS) != (exponent in FLOATS) and {base, exponent} <= FLOATS | INTEGERS
     if not mixed and not (base in FLOATS and exponent in FLOATS and base != exponent):
         return None
+    if base == TensorProto.INT64:
+        return Refusal("pow-of-one-type", node.label, "its powers are int64, which have more digits than float holds")
     emit = Emit(graph, node)
     a, b = node.inputs
     if base in FLOATS:

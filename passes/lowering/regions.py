@@ -1,6 +1,7 @@
-"""RoiAlign with the max mode, which MNN takes for the mean.
+"""RoiAlign with the max mode, which MNN takes for the mean, and boxes by their centers, which MNN takes for corners.
 
-Semantics: ONNX Operators, RoiAlign 10–22: a bin is the greatest of its samples' four weighted neighbours.
+Semantics: ONNX Operators, RoiAlign 10–22: a bin is the greatest of its samples' four weighted neighbours;
+NonMaxSuppression 10 and 11: a box is [y1, x1, y2, x2], or [x, y, width, height] around its center.
 """
 
 from __future__ import annotations
@@ -86,4 +87,19 @@ def _line(build: Emit, start: str, end: str, bins: int, ratio: int, size: int, h
     return _Line((places[0], places[1]), (weights[0], weights[1]), bins * ratio)
 
 
-RULES = (roi_align_max,)
+# [x, y, width, height] times this is [y1, x1, y2, x2].
+_CORNERS = ((0, 1, 0, 1), (1, 0, 1, 0), (0, -0.5, 0, 0.5), (-0.5, 0, 0.5, 0))
+
+
+@rule("NonMaxSuppression", name="boxes-by-corners")
+def boxes_by_corners(graph: Graph, node: Node) -> Outcome:
+    """center_point_box, which MNN ignores: corners computed by one MatMul."""
+    if not node.attr("center_point_box", 0):
+        return None
+    emit = Emit(graph, node)
+    corners = emit.op("MatMul", node.inputs[0], emit.const(np.array(_CORNERS, np.float32)))
+    kept = emit.op("NonMaxSuppression", corners, *node.inputs[1:])
+    return emit.rewrite({node.outputs[0]: kept}, "NonMaxSuppression of boxes by their corners")
+
+
+RULES = (roi_align_max, boxes_by_corners)

@@ -90,6 +90,11 @@ def test_pow_of_two_types(base: str, exponent: str, tmp_path: Path) -> None:
     assert_right_in_mnn(text, tmp_path, feeds=feeds)
 
 
+def test_pow_of_int64_and_float_stays() -> None:
+    text = "g (int64[3] a, float[3] b) => (int64[3] y) { y = Pow(a, b) }"
+    assert_unchanged(LowerForMnn(), text, refuses="more digits")
+
+
 @pytest.mark.parametrize("kind", ["Sum", "Mean", "Max", "Min"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_variadic_with_broadcasting(kind: str, count: int, tmp_path: Path) -> None:

@@ -64,3 +64,17 @@ def test_mean_of_old_operator_sets_in_mnn(ratio: int, tmp_path: Path) -> None:
     graphkit.convert(model, tmp_path / "m.mnn", inputs=[feeds])
     got = worker.run(tmp_path / "m.mnn", feeds, ["y"]).outputs["y"]
     np.testing.assert_allclose(got, run(model, feeds)["y"], atol=1e-4)
+
+
+def test_boxes_by_their_centers(tmp_path: Path) -> None:
+    text = """g (float[1,12,4] b, float[1,1,12] s) => (int64[K,3] y)
+        <int64 m = {9}, float u = {0.2}, float t = {0.1}> {
+            y = NonMaxSuppression<center_point_box = 1>(b, s, m, u, t) }"""
+    feeds = {name: RNG.uniform(0, 1, shape).astype(np.float32) for name, shape in BOXES.items()}
+    assert lowered(text, feeds=feeds) == ["MatMul", "NonMaxSuppression"]
+    as_corners = parse(text.replace("center_point_box = 1", "center_point_box = 0"))
+    assert not np.array_equal(run(as_corners, feeds)["y"], run(parse(text), feeds)["y"])
+    assert_right_in_mnn(text, tmp_path, feeds=feeds)
+
+
+BOXES = {"b": (1, 12, 4), "s": (1, 1, 12)}
