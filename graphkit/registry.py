@@ -56,8 +56,10 @@ BUILTIN: dict[str, str] = {
 _ROUND = "fold-shapes,canonicalize,fold-constants,fuse-transposes,cse,cleanup"
 _SIMPLIFY = f"fixpoint({_ROUND}),infer-shapes"
 
-# Lowered is what simplification leaves: much of what MNN lacks is gone by then.
-_LOWER = f"dequantize-weights,fixpoint({_ROUND}),fixpoint(split-attention,lower-for-mnn,{_ROUND}),infer-shapes"
+# Lowered is what simplification leaves: much of what MNN lacks is gone by then. An input with a default value is a
+# constant in MNN, which has no defaults.
+_FROZEN = _ROUND.replace("cleanup", "cleanup{freeze_defaults=true}")
+_LOWER = f"dequantize-weights,fixpoint({_FROZEN}),fixpoint(split-attention,lower-for-mnn,{_ROUND}),infer-shapes"
 
 _FUSE = "fuse-conv-bn,fuse-pad,fuse-layernorm,fuse-rmsnorm,fuse-gelu,fuse-matmul-add"
 _FUSE_FOR_MNN = (

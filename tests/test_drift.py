@@ -46,6 +46,15 @@ def test_more_than_a_few_steps_are_a_fault() -> None:
     assert evidence.judge_outputs([off], Tolerance(rtol=1e-4)).kind == "different"
 
 
+def test_a_model_that_moves_wildly_is_compared_with_its_own_moves() -> None:
+    tight = Tolerance(rtol=1e-3)
+    assert [_drift.allowing(tight, drift).rtol for drift in (0, 0.01, 0.02, 0.2, 0.9)] == pytest.approx(
+        [1e-3, 0.04, 0.05, 0.3, 0.5]
+    )
+    assert "weak proof" in _drift.note(tight, 0.2)
+    assert "weak proof" not in _drift.note(tight, 0.01)
+
+
 def test_the_nudge_reaches_half_floats_too() -> None:
     graph = graph_of("g (float16[4] x, float16 s, uint8 z) => (uint8[4] y) { y = QuantizeLinear(x, s, z) }")
     nudged = Graph.of(_drift.nudged(graph, seed=0))
