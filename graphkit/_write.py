@@ -9,11 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from graphkit._wire import Pieces, Ref, expand, external_entries, raw_data
 from graphkit.errors import OutputError
-from graphkit.weights import WeightStore
+
+if TYPE_CHECKING:
+    from graphkit.weights import WeightStore  # brings onnx
 
 _CHUNK = 1 << 20  # bytes written at a time: what fits the cache of the processor is copied fastest
 _ALIGN = 4096  # onnxruntime maps external tensors that start on a page

@@ -1,62 +1,18 @@
-"""Read the operators, inputs and outputs of a .mnn file without MNN.
-
-A .mnn file is a FlatBuffer (schema of MNN 3.6.1) with the table Net at its root. Only what names and
-counts need is read, and every offset is checked, so that a damaged file gives an error and no crash. The
-numbers are the positions of the fields in the schema's tables.
-"""
+"""The operators, inputs and outputs of a .mnn file by name, read without MNN."""
 
 from __future__ import annotations
 
-import mmap
-import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from graphkit.errors import ModelError
+from graphkit.mnn.document.files import Document, GraphView, read
+from graphkit.mnn.document.tree import Table
 
-_OP_RUNS: Mapping[int, str] = {
-    0: (
-        "AbsVal QuantizedAdd ArgMax AsString InstanceNorm BatchToSpaceND Copy BinaryOp Bnll Cast "
-        "Concat Const Convolution ConvolutionDepthwise Crop CropAndResize ImageProcess Deconvolution "
-        "DeconvolutionDepthwise Dequantize DetectionOutput Dropout Eltwise ELU Unique Exp ExpandDims "
-        "Fill Flatten Im2Col Gather GatherV2 Im2Seq InnerProduct Input Interp Log LRN LSTM MatMul MoE "
-        "NonMaxSuppression NonMaxSuppressionV2 Normalize Pack Padding Permute Pooling Power PReLU "
-        "PriorBox Proposal QuantizedAvgPool QuantizedBiasAdd QuantizedConcat QuantizedDepthwiseConv2D "
-        "QuantizedLogistic RasterAndInterpolate QuantizedMaxPool Texture RasterDiff QuantizedReshape "
-        "QuantizedSoftmax QuantizeMaxMin QuantizeV2 Range Rank ReduceJoin Reduction ReLU ReLU6 "
-        "RequantizationRange Requantize Reshape Resize RNN ROIPooling Scale Selu Seq2Out Shape "
-        "Sigmoid Size Slice SliceTf Softmax SpaceToBatchND SpatialProduct Col2Im Segment Squeeze "
-        "StridedSlice CastLike StringSplit StringToNumber TanH TfQuantizedConv2D Threshold Tile "
-        "TopKV2 Transpose UnaryOp Unpack Where Moments RNNSequenceGRU BatchMatMul Unsqueeze "
-        "CosineSimilarity DepthToSpace SpaceToDepth ReverseSequence Pooling3D Convolution3D "
-        "MatrixBandPart GatherND DetectionPostProcess UnravelIndex ScatterNd OneHot BroadcastTo "
-        "Dilation2D Interp3D"
-    ),
-    128: (
-        "Raster ConvertTensor ArgMin LinSpace RandomUniform TensorArray TensorArraySize "
-        "TensorArrayRead TensorArrayWrite TensorArrayGather TensorArrayScatter TensorArraySplit "
-        "TensorArrayConcat LSTMBlockCell Reverse ROIAlign RandomNormal TensorArrayInsert "
-        "TensorArrayErase EyeLike CumSum Det CumProd ScatterElements GatherElements Svd Histogram "
-        "DynamicQuant Stft"
-    ),
-    256: (
-        "Plugin Select ZerosLike Broastcast SetDiff1D ReluGrad Identity PoolGrad SoftmaxGrad "
-        "Conv2DBackPropFilter TrainableParam BatchNorm ConvTranspose3D ZeroGrad"
-    ),
-    299: "Attention FmhaV2 Fmhca SeqLen2Spatial SplitGeLU GroupNorm LinearAttention RoPE",
-    512: "Extra ConvInt8 Int8ToFloat DepthwiseConvInt8",
-    517: "FloatToInt8 EltwiseInt8",
-    600: "While If",
-    603: "LayerNorm GridSample",
-}
-OP_TYPES: Mapping[int, str] = {
-    start + k: name for start, names in _OP_RUNS.items() for k, name in enumerate(names.split())
-}
 _DTYPES = {1: "float32", 3: "int32", 4: "uint8", 6: "int8", 9: "int64", 10: "bool", 19: "float16"}
 _LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NC4HW4"}
-_INPUT_PARAMETER = 21  # OpParameter's number for the table Input
 
 
 @dataclass(frozen=True)
@@ -108,124 +64,68 @@ class FileInfo:
 
 
 def read_file_info(path: Path) -> FileInfo:
-    """Read a .mnn file; raises ModelError when it is missing or not a .mnn file."""
+    """Read a .mnn file; raises ModelError when it is missing or not a .mnn file, or names tensors it does not have."""
+    return file_info(read(path))
+
+
+class _BadIndex(Exception):
+    """An operator uses a tensor that its graph does not have."""
+
+
+def file_info(document: Document) -> FileInfo:
+    """What `read_file_info` tells of a file, of a document in memory. Raises ModelError for bad tensor indexes."""
     try:
-        with path.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _read_net(_Buffer(data))
-    except OSError as error:
-        raise ModelError(f"cannot be read: {error.strerror}", file=path) from error
-    except (ValueError, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ModelError("is not an MNN model, or it is damaged", file=path) from error
+        return _file_info(document)
+    except _BadIndex as error:
+        raise ModelError(f"is not an MNN model, or it is damaged ({error})", file=document.source) from None
 
 
-class _Buffer:
-    """FlatBuffer primitives; every access is checked by struct or by the slices here."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data = data
-        self.size = len(data)
-
-    def u32(self, at: int) -> int:
-        if not 0 <= at <= self.size - 4:
-            raise ValueError("offset out of range")
-        return int(struct.unpack_from("<I", self.data, at)[0])
-
-    def follow(self, at: int) -> int:
-        return at + self.u32(at)
-
-    def field(self, table: int, index: int) -> int | None:
-        """Position of a table's field, None when it is absent."""
-        vtable = table - int(struct.unpack("<i", struct.pack("<I", self.u32(table)))[0])
-        head = self.u32(vtable) & 0xFFFF
-        if 4 + 2 * index + 2 > head:
-            return None
-        offset = self.u32(vtable + 2 * index + 2) >> 16
-        return table + offset if offset else None
-
-    def number(self, table: int, index: int, default: int) -> int:
-        at = self.field(table, index)
-        return default if at is None else self.u32(at)
-
-    def byte(self, table: int, index: int, default: int) -> int:
-        at = self.field(table, index)
-        return default if at is None else int(self.data[at])
-
-    def vector(self, table: int, index: int) -> tuple[int, int]:
-        """Position of the first element and length of a vector of 4-byte elements."""
-        at = self.field(table, index)
-        if at is None:
-            return 0, 0
-        start = self.follow(at)
-        length = self.u32(start)
-        if start + 4 + 4 * length > self.size:
-            raise ValueError("vector out of range")
-        return start + 4, length
-
-    def ints(self, table: int, index: int) -> tuple[int, ...]:
-        start, length = self.vector(table, index)
-        return struct.unpack_from(f"<{length}i", self.data, start)
-
-    def children(self, table: int, index: int) -> Iterator[int]:
-        start, length = self.vector(table, index)
-        return (self.follow(start + 4 * k) for k in range(length))
-
-    def text_at(self, at: int) -> str:
-        length = self.u32(at)
-        if at + 4 + length > self.size:
-            raise ValueError("string out of range")
-        return self.data[at + 4 : at + 4 + length].decode("utf-8", errors="replace")
-
-    def text(self, table: int, index: int) -> str:
-        at = self.field(table, index)
-        return "" if at is None else self.text_at(self.follow(at))
-
-    def texts(self, table: int, index: int) -> tuple[str, ...]:
-        return tuple(self.text_at(at) for at in self.children(table, index))
-
-
-def _read_net(data: _Buffer) -> FileInfo:
-    net = data.follow(0)
-    names = data.texts(net, 7)
-    positions = list(data.children(net, 3))
-    if not positions or not names:
-        raise ValueError("no operators")
-    subgraphs = {}
-    for body in data.children(net, 10):
-        local = data.texts(body, 3)
-        subgraphs[data.text(body, 0)] = tuple(_read_op(data, at, local) for at in data.children(body, 4))
-    extra = data.field(net, 2)
+def _file_info(document: Document) -> FileInfo:
+    main, *bodies = document.graphs()
+    if not main.tensors:
+        raise _BadIndex("it names no tensors")
     return FileInfo(
-        inputs=tuple(_read_input(data, at, names) for at in positions if _op_type(data, at) == "Input"),
-        outputs=data.texts(net, 4),
-        ops=tuple(_read_op(data, at, names) for at in positions),
-        subgraphs=subgraphs,
-        version=data.text(data.follow(extra), 2) if extra is not None else "",
+        inputs=tuple(_input(op, main) for op in main.ops if _type(op) == "Input"),
+        outputs=tuple(_plain(name) for name in document.net.texts("outputName")),
+        ops=_ops(main),
+        subgraphs={_plain(body.name): _ops(body) for body in bodies},
+        version=_plain(document.version),
     )
 
 
-def _op_type(data: _Buffer, op: int) -> str:
-    number = data.number(op, 5, 0)
-    return OP_TYPES.get(number, f"op {number}")
+def _type(op: Table) -> str:
+    number = op["type"]
+    return op.schema.enums["OpType"].names.get(number, f"op {number}")
 
 
-def _read_op(data: _Buffer, op: int, names: tuple[str, ...]) -> FileOp:
-    read, written = _tensors(data.ints(op, 0), names), _tensors(data.ints(op, 4), names)
-    return FileOp(_op_type(data, op), data.text(op, 3), read, written)
+def _ops(graph: GraphView) -> tuple[FileOp, ...]:
+    return tuple(
+        FileOp(_type(op), _name(op), _tensors(op, "inputIndexes", graph), _tensors(op, "outputIndexes", graph))
+        for op in graph.ops
+    )
 
 
-def _tensors(indexes: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    if any(k < 0 for k in indexes):
-        raise ValueError("negative tensor index")
-    return tuple(names[k] for k in indexes)
+def _name(op: Table) -> str:
+    return _plain(op["name"] or "")
 
 
-def _read_input(data: _Buffer, op: int, names: tuple[str, ...]) -> FileInput:
-    written = _tensors(data.ints(op, 4), names)
-    name = written[0] if written else data.text(op, 3)
-    main = data.field(op, 2)
-    if main is None or data.byte(op, 1, 0) != _INPUT_PARAMETER:
+def _tensors(op: Table, field: str, graph: GraphView) -> tuple[str, ...]:
+    indexes = op.ints(field)
+    if indexes and not 0 <= min(indexes) <= max(indexes) < len(graph.tensors):
+        raise _BadIndex(f"'{_name(op)}' uses a tensor that is none of the {len(graph.tensors)} of its graph")
+    return tuple(_plain(graph.tensors[k]) for k in indexes)
+
+
+def _plain(text: str) -> str:
+    """The text as it can be printed: bytes that are no UTF-8 become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _input(op: Table, graph: GraphView) -> FileInput:
+    written = _tensors(op, "outputIndexes", graph)
+    name = written[0] if written else _name(op)
+    main = op["main"]
+    if main is None or main.type.name != "Input":
         return FileInput(name, "float32", (), "NCHW")
-    table = data.follow(main)
-    dtype = data.number(table, 1, 1)
-    layout = data.byte(table, 2, 2)
-    return FileInput(name, _DTYPES.get(dtype, f"type {dtype}"), data.ints(table, 0), _LAYOUTS.get(layout, "?"))
+    dtype = main["dtype"]
+    return FileInput(name, _DTYPES.get(dtype, f"type {dtype}"), main.ints("dims"), _LAYOUTS.get(main["dformat"], "?"))

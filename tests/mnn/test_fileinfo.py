@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from documents import small as small_document
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphkit.errors import ModelError
 from graphkit.mnn.convert import run_converter
-from graphkit.mnn.fileinfo import OP_TYPES, read_file_info
+from graphkit.mnn.document import write
+from graphkit.mnn.document.schema import schema_for
+from graphkit.mnn.fileinfo import read_file_info
 
 TEXT = """<ir_version: 9, opset_import: ["" : 17]>
 g (uint8[2,3] u, float[1,3,N,N] x) => (float[2,3] f, float[1,3,N,N] y)
@@ -51,8 +55,8 @@ def test_operator_numbers_are_those_of_the_schema() -> None:
         512: "Extra",
         604: "GridSample",
     }
-    assert {number: OP_TYPES[number] for number in known} == known
-    assert len(OP_TYPES) == len(set(OP_TYPES.values()))
+    names = schema_for("").enums["OpType"].names
+    assert {number: names[number] for number in known} == known
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"not a model at all", b"\xff" * 64, b"\0" * 64])
@@ -61,6 +65,28 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ModelError, match="not an MNN model"):
         read_file_info(path)
+
+
+def test_tensors_that_the_graph_does_not_have(tmp_path: Path) -> None:
+    made = small_document()
+    for indexes in (np.array([3], "<i4"), np.array([-1], "<i4")):
+        made.net["oplists"][1].fields["inputIndexes"] = indexes
+        write(made, tmp_path / "m.mnn")
+        with pytest.raises(ModelError, match=r"m\.mnn: is not an MNN model.*'c' uses a tensor that is none of the 3"):
+            read_file_info(tmp_path / "m.mnn")
+    del made.net.fields["tensorName"]
+    write(made, tmp_path / "m.mnn")
+    with pytest.raises(ModelError, match="it names no tensors"):
+        read_file_info(tmp_path / "m.mnn")
+
+
+def test_names_can_be_printed_and_unknown_operators_have_their_number(tmp_path: Path) -> None:
+    made = small_document()
+    made.net["oplists"][1].fields |= {"name": "caf\udce9", "type": 12345}
+    made.net["tensorName"][1] = "日本"
+    write(made, tmp_path / "m.mnn")
+    found = read_file_info(tmp_path / "m.mnn").ops[1]
+    assert (found.name, found.type, found.outputs) == ("caf\ufffd", "op 12345", ("日本",))
 
 
 def test_missing_file(tmp_path: Path) -> None:
