@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,6 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._bench import say
-from benchmarks._child import anonymous_bytes
 from benchmarks._report import Bar, Section, Table, machine, seconds
 from fixtures import exports
 from graphkit.mnn import worker
@@ -48,10 +48,10 @@ _CONVERT = "import sys, _tools; _tools.mnnconvert(['MNNConvert', *sys.argv[1:]])
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: CPU seconds with its children, the largest resident memory, the anonymous part of it.
+    """What a command took: CPU seconds with its children, the largest resident memory, the largest anonymous one.
 
-    Memory is that of the command's own process; pages of mapped files are resident, not anonymous. failure: a
-    signal, a status or the time limit.
+    Memory is that of the command's own process, looked at every two milliseconds; pages of mapped files are
+    resident, not anonymous. failure: a signal (SIGKILL after the time limit) or a status.
     """
 
     cpu: float
@@ -63,19 +63,30 @@ class Cost:
 def measure(argv: Sequence[str], folder: Path) -> Cost:
     """Run a command in a folder and watch it."""
     process = subprocess.Popen(argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    end, anonymous = time.monotonic() + TIMEOUT, 0
+    end, resident, anonymous = time.monotonic() + TIMEOUT, 0, 0
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             break
-        anonymous = max(anonymous, anonymous_bytes(process.pid) or 0)
+        resident = max(resident, memory(process.pid, "VmHWM"))
+        anonymous = max(anonymous, memory(process.pid, "RssAnon"))
         if time.monotonic() > end:
             process.kill()
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
     process.returncode = code
     failure = signal.Signals(-code).name if code < 0 else f"status {code}" if code else ""
-    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, anonymous, failure)
+    return Cost(usage.ru_utime + usage.ru_stime, resident, anonymous, failure)
+
+
+def memory(pid: int, entry: str) -> int:
+    """An entry of what Linux tells of a process's memory, in bytes; 0 where it tells nothing."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(rf"^{entry}:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ COMMANDS: Mapping[str, str] = {
     "check": "Say what MNN would refuse or get wrong, and which pass fixes it.",
     "verify": "Compare two models, .onnx or .mnn, on the same inputs.",
     "inspect": "Show what is in a model: inputs, outputs, operators, bytes.",
+    "mnn": "Look into .mnn files and change them without loss; JSON and back.",
+    "diff": "Say how two models differ, .onnx or .mnn: operators, fields, weights.",
     "passes": "List the passes and presets, or document one.",
     "completion": "Print the completion script of a shell.",
 }

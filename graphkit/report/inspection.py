@@ -13,6 +13,7 @@ from graphkit.errors import ModelError
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
+    from graphkit.mnn._onnx_quantized import QuantizedWeight
     from graphkit.model import Model
 
 
@@ -21,34 +22,11 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():
         raise ModelError("is a directory, not a model file", file=path, hint="name the model file inside it")
-    return _mnn(path) if path.suffix.lower() == ".mnn" else _onnx(path)
+    if path.suffix.lower() == ".mnn":
+        from graphkit.report.inspection_mnn import inspect_mnn
 
-
-def _mnn(path: Path) -> dict[str, Any]:
-    from graphkit.mnn.fileinfo import read_file_info
-
-    info = read_file_info(path)
-    weights = path.with_name(path.name + ".weight")
-    return {
-        "file": str(path),
-        "format": "mnn",
-        "version": info.version,
-        "bytes": path.stat().st_size,
-        "inputs": [
-            {
-                "name": item.name,
-                "dtype": item.dtype,
-                "shape": [None if size < 0 else size for size in item.shape],
-                "layout": item.layout,
-            }
-            for item in info.inputs
-        ],
-        "outputs": [{"name": name} for name in info.outputs],
-        "nodes": info.op_total,
-        "ops": info.op_counts,
-        "subgraphs": {name: len(ops) for name, ops in info.subgraphs.items()},
-        "external": [_external(weights, path)] if weights.is_file() else [],
-    }
+        return inspect_mnn(path)
+    return _onnx(path)
 
 
 def _onnx(path: Path) -> dict[str, Any]:
@@ -58,22 +36,24 @@ def _onnx(path: Path) -> dict[str, Any]:
     proto = model.proto
     nodes = list(_nodes(proto))
     weights = {tensor.name for tensor in proto.graph.initializer}
+    quantized = list(_quantized(model))
     return {
         "file": str(path),
         "format": "onnx",
         "ir_version": proto.ir_version,
-        "opsets": {item.domain or "ai.onnx": item.version for item in proto.opset_import},
-        "producer": " ".join(filter(None, (proto.producer_name, proto.producer_version))),
+        "opsets": {_text(item.domain) or "ai.onnx": item.version for item in proto.opset_import},
+        "producer": " ".join(filter(None, map(_text, (proto.producer_name, proto.producer_version)))),
         "version": str(proto.model_version) if proto.model_version else "",
         "bytes": path.stat().st_size,
         "inputs": [_value(info) for info in proto.graph.input if info.name not in weights],
         "outputs": [_value(info) for info in proto.graph.output],
         "nodes": len(nodes),
         "ops": dict(Counter(_op(node) for node in nodes).most_common()),
-        "functions": [f"{item.domain}::{item.name}" for item in proto.functions],
-        "weights": _weights(model, nodes),
+        "functions": [f"{_text(item.domain)}::{_text(item.name)}" for item in proto.functions],
+        "weights": _weights(model, nodes, quantized),
+        "quantized": [_layer(found) for found in quantized],
         "external": [_external(file, path) for file in model.store.files()[1:]],
-        "metadata": {item.key: item.value for item in proto.metadata_props},
+        "metadata": {_text(item.key): _text(item.value) for item in proto.metadata_props},
     }
 
 
@@ -83,7 +63,14 @@ def _external(file: Path, model: Path) -> dict[str, Any]:
 
 
 def _op(node: NodeProto) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    kind = _text(node.op_type)
+    return f"{_text(node.domain)}::{kind}" if node.domain not in ("", "ai.onnx") else kind
+
+
+def _text(name: str | bytes) -> str:
+    from graphkit.mnn._onnx_quantized import as_text
+
+    return as_text(name)
 
 
 def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
@@ -113,9 +100,9 @@ def _value(info: ValueInfoProto) -> dict[str, Any]:
 
     kind = type_of_info(info)
     if kind is None:
-        return {"name": info.name, "dtype": info.type.WhichOneof("value") or "unknown", "shape": None}
-    shape = list(kind.shape) if kind.shape is not None else None
-    return {"name": info.name, "dtype": _dtype(kind.dtype), "shape": shape}
+        return {"name": _text(info.name), "dtype": info.type.WhichOneof("value") or "unknown", "shape": None}
+    shape = None if kind.shape is None else [_text(dim) if isinstance(dim, str | bytes) else dim for dim in kind.shape]
+    return {"name": _text(info.name), "dtype": _dtype(kind.dtype), "shape": shape}
 
 
 def _dtype(number: int) -> str:
@@ -125,27 +112,69 @@ def _dtype(number: int) -> str:
     return TensorProto.DataType.Name(number).lower() if known else f"type {number}"
 
 
-def _weights(model: Model, nodes: list[NodeProto]) -> dict[str, Any]:
-    """Tensors and bytes in all, by element type, and by the operator that reads them first."""
+def _quantized(model: Model) -> Iterator[QuantizedWeight]:
+    """Quantized initializers, of the graph and of the graphs inside it."""
+    from graphkit.mnn._onnx_quantized import quantized_weights
+    from graphkit.weights import Weight
+
+    for graph in _graphs(model.proto.graph):
+        weights = {tensor.name: Weight(tensor, model.store) for tensor in graph.initializer}
+        yield from quantized_weights(graph.node, weights)
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in ((attribute.g,) if attribute.HasField("g") else ()) + tuple(attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _layer(found: QuantizedWeight) -> dict[str, Any]:
+    from graphkit.mnn._onnx_quantized import node_text
+
+    scheme, parts = found.scheme, (found.weight, found.scale, found.zero)
+    return {
+        "name": node_text(found.node),
+        "type": found.node.op_type,
+        "weight": _text(found.name),
+        "bits": scheme.bits,
+        "sharing": scheme.sharing,
+        "symmetry": scheme.symmetry,
+        "scales": scheme.scales,
+        "weights": found.weight.nbytes * 8 // scheme.bits,
+        "nbytes": sum(part.nbytes for part in parts if part is not None),
+    }
+
+
+def _weights(model: Model, nodes: list[NodeProto], quantized: list[QuantizedWeight]) -> dict[str, Any]:
+    """Tensors and bytes in all, by what they are, by element type, and by the operator that reads them first."""
     users: dict[str, str] = {}
     for node in nodes:
         for name in node.input:
             users.setdefault(name, _op(node))
-    totals: Counter[str] = Counter()
-    dtypes: dict[str, Counter[str]] = {}
-    kinds: dict[str, Counter[str]] = {}
+    kinds = {found.scale.name: "quantization scales" for found in quantized}
+    kinds |= {found.zero.name: "quantization scales" for found in quantized if found.zero is not None}
+    kinds |= {found.name: "quantized weights" for found in quantized}
+    total = Counter[str]()
+    groups: dict[str, dict[str, Counter[str]]] = {"by_kind": {}, "by_dtype": {}, "by_operator": {}}
     for weight in model.weights():
-        kind = users.get(weight.name, "Constant") if weight.name else "Constant"
-        groups = (dtypes.setdefault(_dtype(weight.data_type), Counter()), kinds.setdefault(kind, Counter()))
-        for counter in (totals, *groups):
+        reader = users.get(weight.name, "Constant") if weight.name else "Constant"
+        dtype = _dtype(weight.data_type)
+        kind = kinds.get(weight.name) or ("weights" if _is_float(dtype) and reader != "Constant" else "constants")
+        named = zip(groups.values(), (kind, dtype, reader), strict=True)
+        for counter in (total, *(group.setdefault(name, Counter()) for group, name in named)):
             counter["tensors"] += 1
             counter["bytes"] += weight.nbytes
     return {
-        "tensors": totals["tensors"],
-        "bytes": totals["bytes"],
-        "by_dtype": _by_bytes(dtypes),
-        "by_operator": _by_bytes(kinds),
+        "tensors": total["tensors"],
+        "bytes": total["bytes"],
+        **{title: _by_bytes(group) for title, group in groups.items()},
     }
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "double"))
 
 
 def _by_bytes(groups: dict[str, Counter[str]]) -> dict[str, dict[str, int]]:
