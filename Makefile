@@ -57,6 +57,7 @@ bench: $(MODELS) ## us and the peers side by side (minutes); writes benchmarks/r
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/encoder.py --output benchmarks/results/encoder.md
+	$(BIN)/python benchmarks/mnn_json.py
 
 conformance: $(DEV) ## ONNX's backend tests through MNN (12 minutes; STEP=20: a sample); writes docs/conformance.md
 	$(BIN)/python -m conformance --road plain --road graphkit --road check --step $(STEP) --strict $(if $(filter 1,$(STEP)),--publish)
