@@ -106,7 +106,9 @@ def test_random_variants(data: st.DataObject) -> None:
         options["value"] = 4
     elif past is None:
         options["present"] = draw(st.booleans())
-    assert_split(attention(draw(st.integers(0, 99)), **options))
+    # A query that may see no key has its biases rounded beside -10000, in another order than onnxruntime's.
+    rounded = options["bias"] is not None and options["mask"] != "none" and options["mask_filter_value"] < -1000
+    assert_split(attention(draw(st.integers(0, 99)), **options), rtol=5e-3 if rounded else 1e-5)
 
 
 @pytest.mark.parametrize("past", [0, 2])
