@@ -28,6 +28,7 @@ Opener = Callable[[Model], AbstractContextManager[Engine]]
 
 _NUDGE, _HALF_NUDGE = 1e-6, 2**-10  # a half float's last digit
 _SEEDS = 2
+_WIDEST = 1 << 16  # numbers in a nudge
 _DRIFTS, _LARGEST = 4.0, 5e-2  # what is allowed: so many times the drift, up to this;
 _WILD, _MOST = 1.5, 0.5  # of a model that moves further still only so many times, and never more than this
 
@@ -42,7 +43,7 @@ def _rounds(op_type: str) -> bool:
 
 
 def nudged(graph: Graph, seed: int) -> Model:
-    """The model with a factor of about 1 ± 1e-6 in front of everything that it quantizes. Changes the given graph."""
+    """The model with factors of 1 ± 1e-6 in front of everything that it quantizes. Changes the given graph."""
     rng = np.random.default_rng(seed)
     for inner in list(graph.walk()):
         for node in [
@@ -51,11 +52,19 @@ def nudged(graph: Graph, seed: int) -> Model:
             code = inner.dtype(node.inputs[0]) or TensorProto.FLOAT
             step = _NUDGE if code != TensorProto.FLOAT16 else _HALF_NUDGE
             dtype = onnx.helper.tensor_dtype_to_np_dtype(code)
-            factor = inner.add_constant(np.array(1 + step * rng.choice([-1, 1]), dtype), "nudge")
+            signs = rng.choice([-1, 1], _along(inner, node.inputs[0]))
+            factor = inner.add_constant((1 + step * signs).astype(dtype), "nudge")
             value = inner.new_name(f"{node.label}/nudged")
             inner.insert(NodeProto(op_type="Mul", input=[node.inputs[0], factor], output=[value], name=value), node)
             inner.set_input(node, 0, value)
     return graph.to_model()
+
+
+def _along(graph: Graph, value: str) -> tuple[int, ...]:
+    """As many as the last axis has: where steps follow what is rounded, one factor for all would change no code."""
+    shape = graph.shape(value)
+    last = shape[-1] if shape else None
+    return (last,) if isinstance(last, int) and 0 < last <= _WIDEST else ()
 
 
 def moved(model: Model, opener: Opener, samples: Sequence[tuple[Feeds, Feeds]]) -> list[float]:

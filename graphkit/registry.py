@@ -50,6 +50,8 @@ BUILTIN: dict[str, str] = {
     "dequantize-weights": "graphkit.passes.dequantize_weights:DequantizeWeights",
     "strip-activation-qdq": "graphkit.passes.strip_activation_qdq:StripActivationQdq",
     "lower-for-mnn": "graphkit.passes.lower_for_mnn:LowerForMnn",
+    "quantize": "graphkit.quant.pass_quantize:Quantize",
+    "quantize-embeddings": "graphkit.quant.pass_quantize:QuantizeEmbeddings",
     "spell-for-mnn": "graphkit.passes.spell_for_mnn:SpellForMnn",
 }
 

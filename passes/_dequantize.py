@@ -32,7 +32,7 @@ RANGES: dict[int, tuple[int, int]] = {
     if hasattr(TensorProto, name)
 }
 _DEPTH = 16  # nodes between a stored constant and where it is dequantized
-_VIEWS = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "Cast")
+VIEWS = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "Cast")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def constant(graph: Graph, value: str, depth: int = _DEPTH) -> np.ndarray | None
     node = graph.producer(value) if value and known is None else None
     if known is not None or node is None or not depth or node.subgraphs:
         return known
-    if node.op not in _VIEWS + QUANTIZE:
+    if node.op not in VIEWS + QUANTIZE:
         return None
     ins = [constant(graph, name, depth - 1) if name else None for name in node.inputs]
     if any(array is None and name for array, name in zip(ins, node.inputs, strict=True)):
@@ -134,10 +134,11 @@ def constant(graph: Graph, value: str, depth: int = _DEPTH) -> np.ndarray | None
         assert ins[1] is not None
         zero = ins[2] if len(ins) > 2 else None
         return quantized(ins[0], ins[1], zero, Layout.of(node), code_type(graph, node))
-    return _view(node, [array for array in ins if array is not None])
+    return view(node, [array for array in ins if array is not None])
 
 
-def _view(node: Node, ins: list[np.ndarray]) -> np.ndarray | None:
+def view(node: Node, ins: list[np.ndarray]) -> np.ndarray | None:
+    """What a node of `VIEWS` makes of constants; None for a cast whose edges are the platform's."""
     x = ins[0]
     if node.op == "Identity":
         return x

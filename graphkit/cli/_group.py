@@ -16,6 +16,7 @@ from graphkit.version import __version__
 COMMANDS: Mapping[str, str] = {
     "optimize": "Run passes over an ONNX model and prove that its outputs stay equal.",
     "convert": "Convert a model to MNN and prove that MNN computes the same.",
+    "quantize": "Store weights with 2 to 8 bits, as ONNX or as a .mnn file.",
     "check": "Say what MNN would refuse or get wrong, and which pass fixes it.",
     "verify": "Compare two models, .onnx or .mnn, on the same inputs.",
     "inspect": "Show what is in a model: inputs, outputs, operators, bytes.",

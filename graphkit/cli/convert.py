@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphkit.cli import _shared, _values
+from graphkit.cli import _quant, _shared, _values
 from graphkit.cli._command import Command, F, option, output_flags
 from graphkit.cli._places import Places
 from graphkit.cli._samples import samples
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from graphkit.compare import Tolerance
     from graphkit.mnn.road import ConvertResult
     from graphkit.model import Model
+    from graphkit.quantizing import Quantized
 
 EXAMPLES = (
     "graphkit convert minilm.onnx -o minilm.mnn",
     "graphkit convert minilm.onnx --bind batch=1 --bind seq=128 --fp16",
-    "graphkit convert minilm.onnx --weightQuantBits 8 --rtol 0.05",
+    "graphkit convert minilm.onnx --bits 4 --block 32 --calib texts.txt",
     "graphkit convert net.tflite -o net.mnn",
 )
 _SUFFIXES = {
@@ -66,6 +67,7 @@ def _converter_option(item: ConverterOption) -> Callable[[F], F]:
 @option("--passes", metavar="PIPELINE", section="Passes", help="What to run before. Default: mnn.")
 @option("--no-optimize", is_flag=True, section="Passes", help="Hand the model over as it is.")
 @_shared.bind_options
+@_quant.quant_options
 @_shared.verify_options
 @option("--no-verify", is_flag=True, section="Verification", help="The same as --verify none.")
 @_shared.sample_options
@@ -94,7 +96,8 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
 
     The model is optimized for MNN, converted, loaded back and compared with the original in onnxruntime.
     When MNN refuses it, crashes on it or computes it wrong, the nodes at fault are named, nothing is written
-    and the exit code is 3.
+    and the exit code is 3. With --bits the weights are quantized first (see `graphkit quantize`); weights that are
+    quantized already keep their codes.
     """
     options = _options(model, given)
     _check_usage(options, given)
@@ -103,9 +106,23 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
         raise UsageError(f"convert writes MNN, and '{place}' is not named so", hint="name the output OUT.mnn")
     source = _load(report, model, options)
     _check_places(place, report_file, model, source, options, given)
-    result = _run(report, source or model, place, options, given)
+    done = _quantized(report, source, given)
+    result = _run(report, (source if done is None else done.model) or model, place, options, given)
     report.written.append(place)
-    return _finish(report, model, source, result, report_file)
+    return _finish(report, model, source, (done, result), report_file)
+
+
+def _quantized(report: Report, source: Model | None, given: dict[str, Any]) -> Quantized | None:
+    """What the options of quantization ask for; passes and bindings of the user are then done."""
+    if not _quant.wanted(given) or source is None:
+        return None
+    if given["no_optimize"]:
+        raise UsageError("quantization needs the passes; --no-optimize leaves them out")
+    from graphkit.cli.quantize import quantized
+
+    done = quantized(report, source, given, "mnn")
+    given.update(binds=(), shapes=(), passes=None)
+    return done
 
 
 def _options(model: Path, given: dict[str, Any]) -> ConverterOptions:
@@ -131,6 +148,8 @@ def _check_usage(options: ConverterOptions, given: dict[str, Any]) -> None:
         return
     for name, flag in (
         ("passes", "--passes"),
+        ("bits", "--bits"),
+        ("plan", "--plan"),
         ("binds", "--bind"),
         ("shapes", "--input-shape"),
         ("inputs", "--inputs"),
@@ -153,6 +172,7 @@ def _check_places(
     places.samples(given["inputs"])
     places.plugins(given["plugins"])
     places.write(place, "-o", [".weight"], written=bool(options.get("saveExternalData")))
+    _quant.note_places(places, given)
     if report_file is not None:
         places.write(report_file, "--report")
 
@@ -207,6 +227,15 @@ def _run(
             raise
 
 
+def _show_quantized(report: Report, source: Model | None, done: Quantized) -> None:
+    from graphkit.report.quantized import show_quantized
+    from graphkit.report.run import header
+
+    if source is not None:
+        report.say(header(source))
+    show_quantized(report, done)
+
+
 def _onnx(source: Model | Path) -> Model:
     from graphkit.model import Model
 
@@ -223,15 +252,25 @@ def _default(source: Model | Path, options: ConverterOptions) -> Tolerance:
     return mnn_tolerance(Graph.of(_onnx(source)), halved=bool(options.get("fp16")))
 
 
-def _finish(report: Report, model: Path, source: Model | None, result: ConvertResult, report_file: Path | None) -> int:
+def _finish(
+    report: Report,
+    model: Path,
+    source: Model | None,
+    results: tuple[Quantized | None, ConvertResult],
+    report_file: Path | None,
+) -> int:
     from graphkit.report.conversion import show_conversion, to_dict
     from graphkit.report.failure import complain
     from graphkit.report.run import failed_check
 
+    done, result = results
     right = result.optimized is None or result.optimized.ok
     data = to_dict(model, result, 0 if right else 1)
+    if done is not None:
+        data["quantization"] = done.to_dict()
+        _show_quantized(report, source, done)
     report.save(data, report_file)
-    show_conversion(report, source, result)
+    show_conversion(report, source if done is None else None, result)
     if result.optimized is not None and not right:
         complain(report, failed_check(result.optimized, written=True))
     report.emit(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from graphkit.errors import GraphkitError, MnnError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
+from graphkit.mnn.carry.carrier import Carrier, Trial
+from graphkit.mnn.carry.results import Carriage
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.handoff import ready, write
@@ -36,7 +38,8 @@ class ConvertResult:
     """A .mnn file and the evidence for it.
 
     `ops` is the number of MNN operators, `size` the bytes of the file (and its weights file); `seconds` holds
-    the time of each step; `optimized` is None when nothing was optimized.
+    the time of each step; `optimized` is None when nothing was optimized; `carriage` says what became of weights that
+    were quantized in the ONNX model.
     """
 
     output: Path
@@ -46,6 +49,7 @@ class ConvertResult:
     seconds: Mapping[str, float]
     warnings: tuple[str, ...] = ()
     optimized: OptimizeResult | None = None
+    carriage: Carriage = field(default_factory=Carriage)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary."""
@@ -57,6 +61,7 @@ class ConvertResult:
             "warnings": list(self.warnings),
             "proof": self.proof.to_dict(),
             "optimize": self.optimized.to_dict() if self.optimized else None,
+            "quantized_weights": self.carriage.to_dict(),
         }
 
 
@@ -104,6 +109,7 @@ def convert(
     faults = locate.no_tensors(Graph.of(model))
     if faults:
         raise MnnError("MNN cannot have this model's inputs and outputs", faults=faults, file=model.path)
+    trip.carrier = Carrier.of(model, half_scales=bool(options.get("fp16")))
     if passes is None:
         evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, _NOT_ASKED)
         return trip.run(bound_model(model, bind), evidence, excuse, None)
@@ -160,6 +166,7 @@ class _Trip:
         self.progress = progress
         self.tolerance = tolerance
         self.seconds: dict[str, float] = {}
+        self.carrier = Carrier()
         self.inquiry = Inquiry(options, self.tolerance, timeout, progress, self.seconds)
 
     def run(
@@ -188,6 +195,7 @@ class _Trip:
             info = read_file_info(made)
             if lost := self.inquiry.lost(model, info.outputs):
                 raise lost
+            made = self.carrier.carry(made, self.seconds)
             proof, failure = self._prove(model, made, evidence, excuse)
             if failure is None and run.doubt and proof.kind != "equal":
                 failure = self.inquiry.refused(model, ConverterError(run.doubt, log=run.log))
@@ -196,7 +204,8 @@ class _Trip:
             if failure is not None:
                 raise failure
         size = _size(self.output)
-        return ConvertResult(self.output, proof, info.op_total, size, self.seconds, run.warnings, optimized)
+        carriage = self.carrier.carriage
+        return ConvertResult(self.output, proof, info.op_total, size, self.seconds, run.warnings, optimized, carriage)
 
     def foreign(self, source: Path) -> ConvertResult:
         """Convert a model of another framework: it must load; there is nothing to compare it with."""
@@ -227,7 +236,7 @@ class _Trip:
         if evidence is None:
             return Proof(note=excuse), self.inquiry.unproven(model, excuse)
         self.progress("verifying")
-        start = time.perf_counter()
+        start, trial = time.perf_counter(), Trial(evidence, self.tolerance, self.timeout)
         try:
             # MNN hangs on some models; one that onnxruntime runs in no time does not get ten minutes.
             limit = min(self.timeout, _PATIENCE + 200 * evidence.seconds * len(evidence.samples))
@@ -235,12 +244,16 @@ class _Trip:
         except UsageError as error:
             return Proof(note=str(error)), self.inquiry.unfit(model, error)
         except MnnError as error:
-            return Proof(note=str(error)), self.inquiry.failed(model, evidence, error)
+            spoilt = self.carrier.spoilt(trial, error.message)
+            return Proof(note=str(error)), spoilt or self.inquiry.failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
         if proof.kind == "none":
             return proof, self.inquiry.unproven(model, proof.note)
+        if proof.ok:
+            self.carrier.measure(trial)
+            return proof, None
         kept = f"; kept as {self.output}" if self.keep else ""
-        return proof, None if proof.ok else self.inquiry.wrong(model, evidence, proof, kept)
+        return proof, self.carrier.spoilt(trial, proof.reason) or self.inquiry.wrong(model, evidence, proof, kept)
 
     def _place(self, made: Path) -> None:
         """Move the file and its weights into place; an existing output survives a failure.

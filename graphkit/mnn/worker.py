@@ -130,14 +130,14 @@ def run_all(
     path = Path(mnn_path)
     file = read_file_info(path)
     wanted = list(outputs if outputs is not None else file.outputs)
-    arrays = [_prepare(file, feeds, path) for feeds in samples]
+    arrays = [prepare(file, feeds, path) for feeds in samples]
     request = _request("run", file, path, memory, precision, threads)
     request |= {"outputs": wanted, "samples": len(arrays), "winograd": winograd}
     with scratch("run") as name:
         folder = Path(name)
         _store(folder, arrays)
         ending = run_child(request, folder, timeout)
-        _check(ending, path, timeout, len(list(folder.glob("outputs-*.npz"))))
+        check_ending(ending, path, timeout, len(list(folder.glob("outputs-*.npz"))))
         log = shorten(ending.log)
         return [
             MnnRun(_results(folder / f"outputs-{number}.npz", wanted), float(seconds), log)
@@ -169,9 +169,9 @@ def latency(
     file = read_file_info(path)
     request = _request("time", file, path, memory, precision, threads) | {"repeat": repeat, "warmup": warmup}
     with scratch("time") as name:
-        _store(Path(name), [_prepare(file, feeds, path)])
+        _store(Path(name), [prepare(file, feeds, path)])
         ending = run_child(request, Path(name), timeout)
-        _check(ending, path, timeout)
+        check_ending(ending, path, timeout)
     return [float(value) for value in ending.result["seconds"]]
 
 
@@ -209,7 +209,7 @@ def info(mnn_path: Path | str, *, timeout: float = 300.0) -> MnnInfo:
         "outputs": list(file.outputs),
     }
     with scratch("info") as name:
-        _check(run_child(request, Path(name), timeout), path, timeout)
+        check_ending(run_child(request, Path(name), timeout), path, timeout)
     return MnnInfo(file.inputs, file.outputs, file.op_counts, file.version)
 
 
@@ -230,7 +230,7 @@ def to_mnn(array: Array, dtype: str, name: str) -> Array:
     return result
 
 
-def _prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str, Array]:
+def prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str, Array]:
     """Inputs in the model's order and MNN's types.
 
     Feeds the model does not have are left out: the converter drops inputs that nothing reads.
@@ -244,7 +244,7 @@ def _prepare(file: FileInfo, feeds: Mapping[str, Array], path: Path) -> dict[str
     return {spec.name: to_mnn(feeds[spec.name], spec.dtype, spec.name) for spec in file.inputs}
 
 
-def _check(ending: Ending, path: Path, timeout: float, sample: int = 0) -> None:
+def check_ending(ending: Ending, path: Path, timeout: float, sample: int = 0) -> None:
     """Raise RunError unless the child did its task; `sample` is the one it was at."""
     if ending.timed_out:
         raise RunError(

@@ -12,6 +12,7 @@ from graphkit.report.console import Report
 from graphkit.report.run import header, proof_line, show_run
 
 if TYPE_CHECKING:
+    from graphkit.mnn.carry.results import Carriage
     from graphkit.mnn.road import ConvertResult
     from graphkit.model import Model
 
@@ -23,11 +24,14 @@ def show_conversion(report: Report, model: Model | None, result: ConvertResult) 
     if model is not None:
         report.say(header(model))
     if result.optimized is not None:
-        show_run(report, result.optimized.report)
+        # Weights that keep their codes are float on the way only; those that do not are named further down.
+        silent = ("dequantize-weights",) if result.carriage.layers and not report.verbose else ()
+        show_run(report, result.optimized.report, silent=silent)
     _show_warnings(report, result.warnings)
     if report.verbose:
         times = (f"{step} {text.seconds(value)}" for step, value in result.seconds.items())
         report.say(f"time: {', '.join(times)}")
+    _show_carriage(report, result.carriage)
     total = sum(result.seconds.values())
     if result.proof.note and result.proof.kind != "none":
         report.say(f"note: {text.clean(result.proof.note)}")
@@ -43,6 +47,24 @@ def _show_warnings(report: Report, warnings: tuple[str, ...]) -> None:
         report.say(Text(f"MNN says: {text.clean(line)}", style="yellow"))
     if len(shown) < len(warnings):
         report.say(f"MNN says {len(warnings) - len(shown)} more (-v shows all)")
+
+
+def _show_carriage(report: Report, carriage: Carriage) -> None:
+    """What became of quantized weights: one line for all that kept their codes, one for each that did not."""
+    if carriage.layers:
+        kinds = ", ".join(
+            f"{kind} × {count}" if len(carriage.kinds) > 1 else kind for kind, count in carriage.kinds.items()
+        )
+        sizes = f"{text.size(carriage.before)} → {text.size(carriage.after)}"
+        low = carriage.low_memory_error
+        error = "" if low is None else f"; with memory=low the error is {low:.1e}"
+        report.say(f"carried {text.count(len(carriage.layers), 'quantized layer')}: {kinds}, {sizes}{error}")
+    shown = carriage.left if report.verbose else carriage.left[:_WARNINGS]
+    for entry in shown:
+        sizes = f"{text.size(entry.bytes)} instead of {text.size(entry.stored)}"
+        report.say(Text(f"float: {text.clean(entry.name)}, {sizes}: {text.clean(entry.reason)}", style="yellow"))
+    if len(shown) < len(carriage.left):
+        report.say(f"{len(carriage.left) - len(shown)} more quantized weights are float (-v shows all)")
 
 
 def to_dict(source: Path, result: ConvertResult, code: int) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -49,8 +49,11 @@ def header(model: Model) -> Text:
     return Text.assemble((text.clean(str(model.path or "model")), "bold"), f"  {facts}  {rest}")
 
 
-def show_run(report: Report, run: RunReport) -> None:
-    """Print the table of passes and what they had to say; why one was undone is the caller's to say."""
+def show_run(report: Report, run: RunReport, *, silent: Collection[str] = ()) -> None:
+    """Print the table of passes and what they had to say; why one was undone is the caller's to say.
+
+    silent: passes whose notes are left out, because what they say does not hold of the result.
+    """
     records = run.records
     idle = [record for record in records if record.status == "unchanged"]
     hidden = idle if len(idle) > 1 and not report.verbose else []
@@ -62,7 +65,7 @@ def show_run(report: Report, run: RunReport) -> None:
             report.say(Text(f"nothing to do: {', '.join(names)}", style="dim"))
     if run.stopped:
         report.say(f"stopped after {text.count(run.rewrites, 'rewrite')}, as asked for")
-    _show_notes(report, records)
+    _show_notes(report, [record for record in records if record.name not in silent])
     _show_misses(report, records)
 
 

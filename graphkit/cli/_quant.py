@@ -1,0 +1,155 @@
+"""Options of quantization, which `quantize` and `convert` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphkit.cli import _shared
+from graphkit.cli._command import option
+from graphkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphkit.cli._places import Places
+    from graphkit.quant.options import Method
+    from graphkit.quantizing import Data, Job
+
+_SECTION = "Quantization"
+_NEEDS_BITS = ("block", "method", "calib", "layers", "skip", "budget", "max_error", "min_metric", "save_plan")
+
+quant_options = _shared.combined(
+    option("--bits", type=int, metavar="N", section=_SECTION, help="Bits of a weight, 2 to 8."),
+    option(
+        "--block",
+        type=int,
+        metavar="N",
+        section=_SECTION,
+        help="Input channels that share a scale: 32, 64, …; 0, the default: one scale an output channel.",
+    ),
+    option(
+        "--method",
+        type=click.Choice(["rtn", "mse", "gptq"]),
+        section=_SECTION,
+        help="rtn rounds as MNN does, mse finds better scales, gptq uses data. Default: gptq with --calib, else mse.",
+    ),
+    option("--asymmetric", is_flag=True, section=_SECTION, help="Zero points too; with rtn only."),
+    option(
+        "--layers",
+        multiple=True,
+        metavar="PATTERN=BITS",
+        section=_SECTION,
+        help="Exceptions: '*.lm_head=8,*.down_proj=6b64:gptq,head=float'. May be repeated.",
+    ),
+    option("--skip", multiple=True, metavar="PATTERN", section=_SECTION, help="Layers that stay float."),
+    option("--no-embeddings", is_flag=True, section=_SECTION, help="Tables that Gather reads stay float."),
+    option("--half-scales", is_flag=True, section=_SECTION, help="Scales are stored as float16."),
+    option("--plan", type=_shared.PATH, metavar="F.json", section=_SECTION, help="Settings from a plan file."),
+    option("--save-plan", type=_shared.PATH, metavar="F.json", section=_SECTION, help="Write the plan that was used."),
+    option(
+        "--calib",
+        type=_shared.PATH,
+        metavar="F|DIR",
+        section=_SECTION,
+        help="Calibration data: .npz, .npy, pictures, .txt (a text a line), or a folder of them.",
+    ),
+    option("--calib-limit", type=click.IntRange(min=1), metavar="N", section=_SECTION, help="At most N samples."),
+    option("--tokenizer", type=_shared.PATH, metavar="F", section=_SECTION, help="tokenizer.json for texts."),
+    option("--images", metavar="SPEC", section=_SECTION, help="Pictures as numbers: 'size=224,mean=.5,std=.5'."),
+    option(
+        "--budget",
+        metavar="B",
+        section="Mixed precision",
+        help="Bytes of all weights: 12MB, 60% (of float), '60% of w8'. Bits are then chosen by measured sensitivity.",
+    ),
+    option("--max-error", type=_shared.Finite(min=0), metavar="E", section="Mixed precision",
+           help="The smallest model whose outputs are no further off."),
+    option("--min-metric", type=_shared.Finite(max=1), metavar="M", section="Mixed precision",
+           help="The same with 1 − error: the least cosine with --metric cosine."),
+    option("--metric", metavar="M", default="relative-l2", show_default=True, section="Mixed precision",
+           help="relative-l2, cosine, or a function: file.py:name."),
+    option("--choose", metavar="BITS", default="3,4,5,6,8", show_default=True, section="Mixed precision",
+           help="Bits to choose from."),
+    option("--executor", metavar="WHERE", section="Mixed precision",
+           help="Where trials run: processes (default), processes:4, threads, tcp://host:8786 (dask)."),
+    option("--no-cache", is_flag=True, section="Mixed precision", help="Measure anew what was measured before."),
+)  # fmt: skip
+
+
+def wanted(given: dict[str, Any]) -> bool:
+    """True when quantization is asked for. Raises UsageError for its options without --bits, --plan or an aim."""
+    aims = [given[name] is not None for name in ("bits", "plan", "budget", "max_error", "min_metric")]
+    if any(aims):
+        return True
+    lonely = next((name for name in _NEEDS_BITS if given[name]), None)
+    if lonely is not None:
+        raise UsageError(f"--{lonely.replace('_', '-')} works with --bits, --plan or --budget")
+    return False
+
+
+def job(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Job:
+    """What the options ask for. Raises UsageError."""
+    from graphkit.quant.options import QuantizeOptions, parse_layers
+    from graphkit.quant.plan import read_plan
+    from graphkit.quantizing import Job
+
+    data = _data(given)
+    default: Method = "rtn" if given["asymmetric"] else "gptq" if data is not None else "mse"
+    options = QuantizeOptions(
+        bits=8 if given["bits"] is None else given["bits"],
+        block=given["block"] or 0,
+        method=given["method"] or default,
+        symmetric=not given["asymmetric"],
+        scales="float16" if given["half_scales"] else "float32",
+        layers=parse_layers(given["layers"]),
+        skip=tuple(given["skip"]),
+        embeddings=not given["no_embeddings"],
+    )
+    plan = None if given["plan"] is None else read_plan(given["plan"])
+    return Job(options, plan, _search(given, progress), data)
+
+
+def _data(given: dict[str, Any]) -> Data | None:
+    from graphkit.quantizing import Data
+
+    if given["calib"] is None:
+        return None
+    return Data(given["calib"], given["tokenizer"], given["images"], given["calib_limit"])
+
+
+def _search(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Any:
+    aims = {name: given[name] for name in ("budget", "max_error", "min_metric") if given[name] is not None}
+    if not aims:
+        return None
+    from graphkit.quant.budget import parse_budget
+    from graphkit.quant.cache import Cache
+    from graphkit.quant.metric import Metric
+    from graphkit.quant.search import Search
+
+    if "budget" in aims:
+        aims["budget"] = parse_budget(aims["budget"])
+    return Search(
+        **aims,
+        bits=_bits(given["choose"]),
+        metric=Metric.parse(given["metric"]),
+        executor=given["executor"],
+        cache=None if given["no_cache"] else Cache.default(),
+        progress=progress,
+    )
+
+
+def _bits(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--choose takes bits with commas between: 3,4,8, not '{text}'") from None
+
+
+def note_places(places: Places, given: dict[str, Any]) -> None:
+    """What quantization reads and writes."""
+    places.read(*(given[name] for name in ("calib", "tokenizer", "plan") if given[name] and Path(given[name]).exists()))
+    if given["save_plan"] is not None:
+        places.write(given["save_plan"], "--save-plan")

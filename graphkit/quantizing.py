@@ -1,0 +1,138 @@
+"""From a float model to a quantized one: passes first, then codes, then how far the outputs moved.
+
+Passes come first because they fold BatchNormalization and scales into the weights: what is quantized and measured is
+then what MNN stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from graphkit.graph import Graph
+from graphkit.inputs import usable_inputs
+from graphkit.model import Model, PathLike
+from graphkit.optimizer import Bindings, OptimizeResult, optimize
+from graphkit.pipeline import Pipeline
+from graphkit.quant._calib_images import ImageSpec
+from graphkit.quant.accuracy import Accuracy, accuracy
+from graphkit.quant.calibration import Calibration, load_calibration
+from graphkit.quant.engine import Progress, QuantizeResult, plan_of, quantize
+from graphkit.quant.options import QuantizeOptions
+from graphkit.quant.plan import PlanFile
+from graphkit.quant.search import Search
+from graphkit.registry import Registry
+
+Sample = Mapping[str, npt.NDArray[Any]]
+Step = Callable[[str], None]
+
+PASSES = "cleanup{freeze_defaults=true},default"  # before quantizing for ONNX: weights must not be inputs
+_HELD_SHARE = 0.2
+_MOST = 32  # samples that the outputs are compared on
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where calibration data come from; see `graphkit.quant.calibration.load_calibration`."""
+
+    path: Path
+    tokenizer: Path | None = None
+    images: ImageSpec | str | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    def load(self, model: Model) -> Calibration:
+        """The samples. Raises UsageError for data that do not fit the model."""
+        return load_calibration(
+            self.path, model, tokenizer=self.tokenizer, images=self.images, limit=self.limit, seed=self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do: settings for all layers, a file of settings, a search for mixed precision, calibration data."""
+
+    options: QuantizeOptions = field(default_factory=QuantizeOptions)
+    plan: PlanFile | None = None
+    search: Search | None = None
+    data: Data | None = None
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A finished job.
+
+    optimized: the passes that came first, None without any. result: the quantized model and its layers. accuracy:
+    its outputs against those of the float model. note: what was read as calibration data.
+    """
+
+    optimized: OptimizeResult | None
+    result: QuantizeResult
+    accuracy: Accuracy
+    note: str = ""
+
+    @property
+    def model(self) -> Model:
+        """The quantized model."""
+        return self.result.model
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dictionary."""
+        passes = {} if self.optimized is None else {"optimized": self.optimized.to_dict()}
+        return {**passes, **self.result.to_dict(), "accuracy": self.accuracy.to_dict(), "calibration": self.note}
+
+
+def run(
+    model: Model | PathLike,
+    job: Job,
+    *,
+    passes: str | Pipeline | None = PASSES,
+    bind: Bindings | None = None,
+    verify: Literal["none", "end", "each"] = "end",
+    registry: Registry | None = None,
+    seed: int = 0,
+    watch: Any = None,
+    step: Step | None = None,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Optimize and quantize a model.
+
+    passes: the pipeline that comes first, None for none. step, progress: told what is going on. Raises what
+    `graphkit.optimize` and `graphkit.quant.engine.quantize` raise.
+    """
+    source = model if isinstance(model, Model) else Model.load(model)
+    optimized = None
+    if passes is not None or bind:
+        optimized = optimize(
+            source, passes or "", bind=bind, verify=verify, registry=registry, seed=seed, watch=watch
+        )  # fmt: skip
+        source = optimized.model
+    data = _loaded(job, source, step)
+    plan = plan_of(Graph.of(source), job.options, job.plan)
+    result = quantize(source, plan, calibration=data, search=job.search, progress=progress)
+    samples, where = _samples(source, data, seed)
+    if step is not None:
+        step("comparing outputs")
+    return Quantized(optimized, result, accuracy(source, result.model, samples, where), data.note if data else "")
+
+
+def _loaded(job: Job, model: Model, step: Step | None) -> Calibration | None:
+    if job.data is None:
+        return None
+    if step is not None:
+        step(f"reading {job.data.path}")
+    return job.data.load(model)
+
+
+def _samples(model: Model, data: Calibration | None, seed: int) -> tuple[list[Sample], str]:
+    """What outputs are compared on: samples that no codes were made from, where there are such."""
+    if data is None:
+        return list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
+    seen, held = data.split(_HELD_SHARE)
+    if held.samples:
+        return list(held.samples[:_MOST]), "held-back samples"
+    return list(seen.samples), "calibration samples"

@@ -1,0 +1,1 @@
+"""Which layer, which pass, which node: bisection of a model against its reference."""

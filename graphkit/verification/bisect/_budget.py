@@ -1,0 +1,43 @@
+"""How long and how often a search may try."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from graphkit.errors import UsageError
+from graphkit.verification.bisect.search import Exhausted
+
+
+@dataclass
+class Budget:
+    """At most so many seconds, from now, and so many tries (conversions, runs of a check).
+
+    Raises UsageError unless both are positive.
+    """
+
+    seconds: float = 600.0
+    probes: int = 400
+    spent: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.probes > 0) or math.isnan(self.seconds):
+            raise UsageError(f"a budget is positive, not {self.seconds} seconds and {self.probes} tries")
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self.started
+
+    @property
+    def over(self) -> bool:
+        """True when no more may be spent."""
+        return self.spent >= self.probes or self.elapsed >= self.seconds
+
+    def spend(self) -> None:
+        """Take one try; raises Exhausted when there is none left."""
+        if self.over:
+            raise Exhausted
+        self.spent += 1

@@ -1,0 +1,308 @@
+"""From the table of layers to independent faults: each suspect is examined until its cause is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from graphkit.compare import Tolerance
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph import Graph
+from graphkit.mnn._diff_types import OpChange
+from graphkit.mnn.options import ConverterOptions, Value
+from graphkit.model import Model
+from graphkit.proof import Proof
+from graphkit.verification.bisect import _altered, _codes, _inside, _onnx_pair, _recheck, regions
+from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect._codes import Key, Layer
+from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.classify import Conclusion, Examiner, rearranged
+from graphkit.verification.bisect.types import LayerRow, LayersResult
+
+_QUANTIZING = ("weightQuantBits", "weightQuantBlock", "weightQuantAsymmetric", "weightQuantScaleBit", "hqq",
+               "compressionParamsFile")  # fmt: skip
+_LOOSE, _STRICT = 1e-3, 1e-4  # of the largest value: what counts as right in a piece that is converted alone
+_PREDICTED = 2.0  # times what its codes say a quantized layer may be off
+_AROUND = (1, 2, 4)
+
+
+def against_mnn(
+    case: Case, candidate: Path, table: LayersResult, proof: Proof, *, given: bool, folder: Path
+) -> BisectResult:
+    """The faults of a .mnn file. given: it is the user's, so that a fresh conversion may tell what is wrong in it."""
+    judge = _Judge(case, candidate, table, given, folder)
+    with case.timed("faults"):
+        faults = judge.faults(proof)
+    judged = [row for row in table.rows if row.verdict != "unjudged"]
+    agreeing = [row for row in judged if row.verdict == "agrees"]
+    worst = max((row.error for row in agreeing if row.error == row.error), default=0.0)
+    wrong, note = "" if proof.kind == "equal" else proof.reason or proof.note, table.note
+    if wrong and not faults and judge.by_codes:
+        wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
+    return BisectResult(
+        tuple(_ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
+        note=note,
+    )  # fmt: skip
+
+
+@dataclass
+class _Judge:
+    case: Case
+    candidate: Path
+    table: LayersResult
+    given: bool
+    folder: Path
+    quantized: list[LayerRow] = field(default_factory=list)
+    _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
+    _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
+
+    def faults(self, proof: Proof) -> list[Fault]:
+        """All independent ones."""
+        found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
+        if proof.kind == "different" and not found and not self.by_codes:
+            found = self._of_outputs(proof)
+        return _merged(found)
+
+    @property
+    def by_codes(self) -> bool:
+        """True for a quantized file: its outputs may be off although each layer does what its codes say."""
+        return any(row.bits for row in self.table.rows)
+
+    @property
+    def _samples(self) -> list[int]:
+        """Samples that suspects were seen on; the first when there are no suspects."""
+        return sorted({row.sample for row in self.table.suspects}) or [0]
+
+    # -- one suspect ----------------------------------------------------------------------------------------
+
+    def _of_row(self, row: LayerRow) -> Fault | None:
+        """The fault behind a suspect; None for a quantized layer that is as far off as its codes say."""
+        self.case.progress(f"examining '{row.node}'")
+        if row.bits:
+            explained, conclusion = self._of_codes(row)
+            if explained:
+                self.quantized.append(row)
+                return None
+            if conclusion is not None:
+                return Fault(conclusion, row, (row.tensor,))
+        try:
+            conclusion = self._examined(row)
+        except GraphkitError as error:
+            conclusion = _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+        return Fault(conclusion, row, (row.tensor,))
+
+    def _examined(self, row: LayerRow) -> Conclusion:
+        examiner = self._examiner(row)
+        if examiner is None:
+            return _unknown(row, "not tried", "there is no reference for what is inside")
+        region = regions.between(examiner.graph, [row.tensor], row.anchors)
+        if (altered := self._altered_row(row)) is not None:
+            right = examiner.attempt(region)
+            return replace(altered, alone="right" if not examiner.wrong(region, right) else "wrong")
+        found = examiner.conclude(region)
+        if found is not None:
+            return found
+        for steps in _AROUND:
+            wider = regions.around(region, steps)
+            if (found := examiner.conclude(wider)) is not None:
+                return found
+        return self._as_shipped(row)
+
+    def _as_shipped(self, row: LayerRow) -> Conclusion:
+        """What can be said of a fault that no piece shows: whether the file has the right values in other places."""
+        reason = "right alone and with its neighbours: it takes more of the model"
+        if not row.place:
+            feeds = self.case.truth(row.sample).feeds
+            actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.timeout)
+            expected = self.case.truth(row.sample).values([row.tensor])[row.tensor]
+            if actual is not None and rearranged(expected, actual, _fair(row)):
+                reason = f"MNN holds the right values in other places; {reason}"
+                return replace(_unknown(row, "right", reason), kind="layout")
+        return _unknown(row, "right", reason)
+
+    def _examiner(self, row: LayerRow) -> Examiner | None:
+        """What takes the graph apart in which a row is; None when that graph did not run."""
+        case, tolerance = self.case, _fair(row)
+        graph, truth = case.graph, case.truth(row.sample)
+        walked = ""
+        while walked != row.place:
+            for node in graph.holders():
+                branch, body, values = _inside.entered(graph, node, truth)
+                place = "/".join(part for part in (walked, node.label, branch) if part)
+                if body is not None and f"{row.place}/".startswith(f"{place}/"):
+                    graph, truth, walked = body, _inside.body_truth(body, values), place
+                    break
+            else:
+                return None
+        return Examiner(case.lab, graph, truth, tolerance, row.place)
+
+    # -- the file ---------------------------------------------------------------------------------------------
+
+    def _altered_row(self, row: LayerRow) -> Conclusion | None:
+        """A conclusion when a fresh conversion has the same row right: then the file was changed."""
+        fresh, changes = self._fresh_table()
+        if fresh is None:
+            return None
+        again = [other for other in fresh.of(row.tensor) if (other.place, other.sample) == (row.place, row.sample)]
+        if not again or any(other.verdict != "agrees" for other in again):
+            return None
+        change = next((change for change in changes if row.mnn_op in (change.name, change.old_name)), None)
+        what = f": {_altered.told(change)}" if change is not None else ""
+        return replace(_unknown(row, "right", f"a fresh conversion is right there{what}"), kind="file")
+
+    def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
+        """The table of a fresh conversion and how the file differs from it; no table when there is nothing to tell."""
+        if self._fresh is None:
+            self._fresh = None, ()
+            made = self.folder / "fresh.mnn"
+            if self.given and self.case.convert(self.case.model, made) is None:
+                try:
+                    self._fresh = self.case.table(made, self._samples), _altered.changed(made, self.candidate)
+                except GraphkitError:
+                    self._fresh = None, _altered.changed(made, self.candidate)
+        return self._fresh
+
+    # -- codes --------------------------------------------------------------------------------------------------
+
+    def _of_codes(self, row: LayerRow) -> tuple[bool, Conclusion | None]:
+        """Whether its codes explain how far a quantized layer is off, and what is concluded when they are wrong."""
+        layers, predicted = self._code_table()
+        layer = _codes.of(layers, row.mnn_op)
+        if layer is not None and layer.wrong:
+            return False, self._with_witness(row, layer.wrong)
+        rows = predicted.of(row.tensor) if predicted is not None else ()
+        same = [other for other in rows if (other.place, other.sample) == (row.place, row.sample)]
+        if not same or row.error != row.error:
+            return False, None
+        said = max(other.error for other in same)
+        if row.error <= max(_PREDICTED * said, row.tolerance):
+            return True, None
+        return False, self._with_witness(row, f"off by {row.error:.1e} where its codes say {said:.1e}")
+
+    def _with_witness(self, row: LayerRow, reason: str) -> Conclusion:
+        """How the layer fares when it is quantized alone; with the piece that shows it, if it does."""
+        conclusion = replace(_unknown(row, "not tried", reason), kind="quantization", nodes=(row.node, *row.fused))
+        examiner = self._examiner(row)
+        if examiner is None:
+            return conclusion
+        region = regions.between(examiner.graph, [row.tensor], row.anchors)
+        trial = examiner.attempt(region)
+        bound = Tolerance(rtol=max(min(row.error, 1.0) / 4, _LOOSE)) if row.error == row.error else None
+        if not examiner.wrong(region, trial, bound):
+            return replace(conclusion, alone="right")
+        return replace(conclusion, alone="wrong", witness=examiner.witness(region, bound))
+
+    def _code_table(self) -> tuple[dict[Key, Layer], LayersResult | None]:
+        """The quantized layers, and the table of the file whose floats are what the codes say."""
+        if self._coded is None:
+            self._coded = {}, None
+            floats, twin = self.folder / "floats.mnn", self.folder / "twin.mnn"
+            if self.case.convert(self.case.model, floats, _plain(self.case.lab.options)) is None:
+                layers = _codes.layers(self.candidate, floats)
+                table = self.case.table(twin, self._samples) if _codes.twin(self.candidate, floats, twin) else None
+                self._coded = layers, table
+        return self._coded
+
+    # -- without a suspect --------------------------------------------------------------------------------------
+
+    def _of_outputs(self, proof: Proof) -> list[Fault]:
+        """The outputs are wrong and no row shows why: the whole of what computes them is taken apart."""
+        case = self.case
+        bad = next(number for number, check in enumerate(proof.checks) if not check.comparison.ok)
+        wrong = [output.name for output in proof.checks[bad].comparison.outputs if not output.ok]
+        wrong = [name for name in wrong if case.graph.producer(name) is not None]
+        if not wrong:
+            return []
+        changes = self._fresh_table()[1]
+        altered = self._altered_ops(changes) if self.given else []
+        if altered:
+            return altered
+        examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
+        found = examiner.conclude(regions.between(case.graph, wrong))
+        return [Fault(found)] if found is not None else []
+
+    def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:
+        """A fault for each operator that a fresh conversion makes otherwise, when there are few."""
+        found = []
+        for change in changes:
+            place_node = _altered.node_of(self.case.graph, change)
+            if place_node is not None:
+                place, label, op, tensor = place_node
+                reason = f"not as a fresh conversion makes it: {_altered.told(change)}"
+                found.append(
+                    Fault(Conclusion(label, op, tensor, "file", (label,), "not tried", place=place, reason=reason))
+                )
+        return found
+
+
+def _fair(row: LayerRow) -> Tolerance:
+    """What counts as right for a piece of what a row judges: enough for noise, too little for the row's error."""
+    error = row.error if row.error == row.error else 1.0
+    return Tolerance(rtol=max(row.tolerance, min(error / 4, _LOOSE), _STRICT if error > 4 * _STRICT else 0.0))
+
+
+def _plain(options: ConverterOptions) -> ConverterOptions:
+    """The options without quantization."""
+    values: dict[str, Value | None] = {name: value for name, value in options.values if name not in _QUANTIZING}
+    return ConverterOptions.of(options.framework, values)
+
+
+def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
+    error = row.error
+    return Conclusion(
+        row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
+        error, row.max_abs, row.max_ref, place=row.place, reason=reason,
+    )  # fmt: skip
+
+
+def _merged(faults: Sequence[Fault]) -> list[Fault]:
+    """One fault for each node, that of the row where it is largest; the others' values are kept."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.found.place, fault.node), []).append(fault)
+    return [
+        replace(max(group, key=_size), tensors=tuple(dict.fromkeys(name for one in group for name in one.tensors)))
+        for group in groups.values()
+    ]
+
+
+def _size(fault: Fault) -> float:
+    return fault.row.ratio if fault.row is not None else 0.0
+
+
+def _ordered(root: Graph, faults: Sequence[Fault]) -> list[Fault]:
+    """In the order of the model's nodes."""
+    order = {
+        (place, node.label): number
+        for number, (place, node) in enumerate(
+            (place, node) for place, graph in regions.places(root) for node in graph.nodes
+        )
+    }
+    return sorted(faults, key=lambda fault: order.get((fault.found.place, fault.node), len(order)))
+
+
+def against_onnx(case: Case, candidate: Model) -> BisectResult:
+    """The nodes in which another ONNX model computes something else, on the reference's own values."""
+    found: dict[str, Fault] = {}
+    graph = Graph.of(candidate)
+    wrong, judged, worst = "", 0, 0.0
+    for number in range(len(case.evidence.samples)):
+        pair = _onnx_pair.judge(case.graph, candidate, case.truth(number), Tolerance(rtol=_STRICT))
+        judged = max(judged, len(pair.verdicts))
+        worst = max([worst, *(v.max_error for v in pair.verdicts.values() if v.ok)])
+        for name in pair.wrong:
+            verdict, node = pair.verdicts[name], graph.producer(name)
+            if node is None or name in found:
+                continue
+            anchors = set(pair.verdicts) - {name}
+            labels = regions.between(graph, [name], anchors).labels
+            found[name] = Fault(Conclusion(
+                node.label, node.op, name, "model", labels, "wrong", verdict.max_error, verdict.max_abs,
+                verdict.max_ref, reason=verdict.reason,
+            ))  # fmt: skip
+    if not judged:
+        raise UsageError("the two models have no inner value of the same name", hint="compare their outputs: verify")
+    proof = case.evidence.judge_model(candidate, case.tolerance)
+    wrong = "" if proof.kind == "equal" else proof.reason or proof.note
+    return BisectResult(tuple(found.values()), wrong, judged, judged - len(found), worst)

@@ -1,0 +1,72 @@
+"""Two ONNX models, value by value: the candidate run once with the reference's value behind each that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from graphkit.compare import OutputComparison, Tolerance, compare
+from graphkit.graph import Graph
+from graphkit.model import Model
+from graphkit.runtime import Session
+from graphkit.verification.bisect._lab import Truth, Values
+
+_MADE = "/graphkit-made"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was compared: verdicts by the value's name, in the candidate's order."""
+
+    verdicts: dict[str, OutputComparison]
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Values that are wrong although everything in front of them is the reference's."""
+        return tuple(name for name, verdict in self.verdicts.items() if not verdict.ok)
+
+
+def common(reference: Graph, candidate: Graph) -> tuple[str, ...]:
+    """Values that nodes of both main graphs make, in the candidate's order; values of Constant nodes left out."""
+    return tuple(
+        out
+        for node in candidate.nodes
+        if node.op_type != "Constant"
+        for out in node.outputs
+        if out and (made := reference.producer(out)) is not None and made.op_type != "Constant"
+    )
+
+
+def judge(reference: Graph, candidate: Model, truth: Truth, tolerance: Tolerance) -> Pair:
+    """Compare every value that both have; `truth` knows the reference's. Raises what onnxruntime raises."""
+    graph = Graph.of(candidate)
+    names = common(reference, graph)
+    if not names:
+        return Pair({})
+    values = truth.values(names)
+    inputs = truth.values([name for name in graph.inputs if name not in graph.initializers])
+    forced = _forced(graph, names, values)
+    with Session(forced, outputs=[name + _MADE for name in names]) as session:
+        made = session.run({**inputs, **{name: values[name] for name in names}})
+    actual = {name: made[name + _MADE] for name in names}
+    return Pair({output.name: output for output in compare(values, actual, tolerance).outputs})
+
+
+def _forced(graph: Graph, names: Sequence[str], values: Values) -> Model:
+    """The graph in which each of these values is made under another name and read from an input."""
+    proto = ModelProto()
+    proto.CopyFrom(graph.to_model().proto)
+    chosen = set(names)
+    for node in proto.graph.node:
+        node.output[:] = [out + _MADE if out in chosen else out for out in node.output]
+    for name in names:
+        array = np.asarray(values[name])
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * array.ndim))
+    del proto.graph.output[:], proto.graph.value_info[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name + _MADE) for name in names)
+    return Model(proto, graph.store, graph.model.path)

@@ -1,0 +1,220 @@
+"""Which weights of a graph can be quantized, and how each is a matrix.
+
+A layer is a constant that a Conv, ConvTranspose, Gemm or MatMul multiplies with, or a table that a Gather reads.
+Everything else that is a float constant is named with the reason why it stays float.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.errors import ModelError, UsageError
+from graphkit.graph import Graph
+from graphkit.quant._layer_uses import Stored, Use, reason_of, stored_constant, uses_of
+from graphkit.quant.codes import Array, as_matrix, check_finite, stored_bytes
+
+Kind = Literal["Conv", "ConvTranspose", "Gemm", "MatMul", "Embedding"]
+Layout = Literal["rows", "columns", "transposed-convolution"]
+
+LISTED_BYTES = 1024  # smaller constants that stay float are not worth a line
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight of an ONNX graph that can be quantized.
+
+    name: what users call it: the node's name, else its first output. kind: operator, or Embedding for a table that a
+    Gather reads. weight: value name of the constant (an initializer or the output of a Constant node).
+    shape: as stored in ONNX. rows, columns: as a matrix, columns being channels per group × kernel elements.
+    kernel: elements of the kernel, 1 for products. groups: of a convolution, rows of a group lying together.
+    layout: how the stored array becomes the matrix. nodes, outputs: labels and first outputs of all nodes that use the
+    weight this way. dtype: ONNX element type as stored.
+    """
+
+    name: str
+    kind: Kind
+    weight: str
+    shape: tuple[int, ...]
+    rows: int
+    columns: int
+    kernel: int = 1
+    groups: int = 1
+    layout: Layout = "rows"
+    nodes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    dtype: int = TensorProto.FLOAT
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group: what a block is counted in."""
+        return self.columns // self.kernel
+
+    @property
+    def axis(self) -> int | None:
+        """Axis of the stored array along which rows lie; None when they lie along two (grouped ConvTranspose)."""
+        if self.layout == "rows" or (self.columns == self.kernel and self.rows == self.groups):
+            return 0
+        return 1 if self.groups == 1 else None
+
+    def block_columns(self, block: int) -> int:
+        """Columns of a block of so many input channels; 0 (one scale for each row) stays 0.
+
+        Raises UsageError when the block does not divide the layer's input channels.
+        """
+        if block == 0:
+            return 0
+        if block < 0 or self.channels % block:
+            raise UsageError(
+                f"a block of {block} input channels does not divide the {self.channels} that the layer has",
+                node=self.name,
+                hint=f"blocks that do: {_divisors(self.channels)}; or 0 for one scale a channel",
+            )
+        return block * self.kernel
+
+    def mnn_bytes(self, bits: int, block: int = 0, *, symmetric: bool = True, half_scales: bool = False) -> int:
+        """Bytes of the layer in a .mnn file, quantized like this, with the header of its codes.
+
+        MNN stores a transposed convolution input channels first, so that a scale for each output channel is repeated
+        for each input channel; an embedding has one byte a weight and a float32 scale a row, whatever the bits.
+        """
+        if self.kind == "Embedding":
+            return self.rows * (self.columns + 4)
+        blocks = self.channels // block if block else 1
+        if self.layout == "transposed-convolution":
+            blocks = self.channels
+        return stored_bytes(self.rows, self.columns, blocks, bits, symmetric=symmetric, half_scales=half_scales)
+
+    def matrix(self, array: Array) -> Array:
+        """The stored array as float32 [rows, columns].
+
+        Raises ModelError, naming the layer, when weights are NaN or infinite.
+        """
+        found = as_matrix(self._to_rows(array), self.name)
+        if found.size:
+            check_finite(np.stack([found.min(), found.max()]), self.name)
+        return found
+
+    def restore(self, matrix: Array) -> Array:
+        """A [rows, columns] matrix of any dtype (values or codes) in the stored shape; contiguous."""
+        return np.ascontiguousarray(self._from_rows(matrix))
+
+    def _to_rows(self, array: Array) -> Array:
+        if self.layout == "columns":
+            return array.reshape(self.columns, self.rows).T
+        if self.layout == "transposed-convolution":
+            split = array.reshape(self.groups, self.channels, self.rows // self.groups, self.kernel)
+            return split.swapaxes(1, 2).reshape(self.rows, self.columns)
+        return array.reshape(self.rows, self.columns)
+
+    def _from_rows(self, matrix: Array) -> Array:
+        if self.layout == "columns":
+            return matrix.T.reshape(self.shape)
+        if self.layout == "transposed-convolution":
+            split = matrix.reshape(self.groups, self.rows // self.groups, self.channels, self.kernel)
+            return split.swapaxes(1, 2).reshape(self.shape)
+        return matrix.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A float constant that stays float.
+
+    name: of the node that uses it (or of the constant, when several kinds do). op: its operator. reason: why.
+    bytes: size of the constant as stored. weight: value name of the constant.
+    """
+
+    name: str
+    op: str
+    reason: str
+    bytes: int
+    weight: str = ""
+
+
+def find_layers(graph: Graph) -> tuple[list[Layer], list[Excluded]]:
+    """Quantizable weights of a graph and its subgraphs in the order of their use, and the constants that stay float.
+
+    A weight that several nodes use in one way is one layer; used in two ways (a table that a Gather reads and a
+    product multiplies with), it is two. Constants under 1 KB that stay float are not listed. Local functions are not
+    looked into: inline them first.
+    """
+    groups: dict[tuple[object, ...], list[Use]] = {}
+    excluded: dict[str, Excluded] = {}
+    for inner in graph.walk():
+        for node in inner.nodes:
+            for use in uses_of(inner, node):
+                if use.reason:
+                    stored = use.stored
+                    excluded.setdefault(
+                        stored.name, Excluded(node.label, node.op, use.reason, stored.nbytes, stored.name)
+                    )
+                else:
+                    groups.setdefault(use.key, []).append(use)
+    layers = _named([_layer(uses) for uses in groups.values()])
+    taken = {layer.weight for layer in layers}
+    found = [entry for entry in excluded.values() if entry.weight not in taken]
+    found += _others(graph, taken | excluded.keys())
+    return layers, [entry for entry in found if entry.bytes >= LISTED_BYTES]
+
+
+def weight_matrix(graph: Graph, layer: Layer) -> Array:
+    """The weights of a layer, float32 [rows, columns], read from the graph now.
+
+    Raises ModelError, naming the layer, when they are NaN or infinite, or when the graph has no such constant.
+    """
+    for inner in graph.walk():
+        array = inner.constant(layer.weight) if inner.defines(layer.weight) else None
+        if array is not None:
+            return layer.matrix(array)
+    raise ModelError(f"has no constant '{layer.weight}' any more", node=layer.name, tensor=layer.weight)
+
+
+def _layer(uses: list[Use]) -> Layer:
+    """The layer of all uses of one weight in one way."""
+    first = uses[0]
+    stored, node = first.stored, first.node
+    kind = cast(Kind, "Embedding" if first.way == "table" else node.op)
+    return Layer(
+        name=node.label,
+        kind=kind,
+        weight=stored.name,
+        shape=stored.shape,
+        rows=first.rows,
+        columns=math.prod(stored.shape) // first.rows,
+        kernel=first.kernel,
+        groups=first.groups,
+        layout=cast(Layout, first.layout),
+        nodes=tuple(use.node.label for use in uses),
+        outputs=tuple(use.node.outputs[0] for use in uses),
+        dtype=stored.dtype,
+    )
+
+
+def _named(layers: list[Layer]) -> list[Layer]:
+    """The layers, those whose node's name is not theirs alone called by their first output."""
+    count = Counter(layer.name for layer in layers)
+    return [layer if count[layer.name] == 1 else replace(layer, name=layer.outputs[0]) for layer in layers]
+
+
+def _others(graph: Graph, known: Collection[str]) -> Iterator[Excluded]:
+    """Float constants that no layer could be made of."""
+    for inner in graph.walk():
+        made = [node.outputs[0] for node in inner.by_op("Constant")]
+        for value in [*inner.initializers, *made]:
+            if value in known or not inner.is_used(value):
+                continue
+            stored = stored_constant(inner, value)
+            if isinstance(stored, Stored):
+                label, op, reason = reason_of(inner, value)
+                yield Excluded(label, op, reason, stored.nbytes, value)
+
+
+def _divisors(channels: int) -> str:
+    found = [str(block) for block in range(16, channels, 16) if channels % block == 0]
+    return ", ".join(found[:8]) or "none"
