@@ -21,6 +21,7 @@ from fixtures.sentences import sentences
 Part = Literal["calibration", "evaluation"]
 LINES = {"calibration": 48, "evaluation": 60}
 LONGEST = 42  # characters of a line
+_SIZES = {"calibration": (320, 416), "evaluation": (448, 576)}
 _HALF, _NONE, _ONE = (0.5,) * 3, (0.0,) * 3, (1.0,) * 3
 _BACKGROUNDS = {
     "calibration": ("coffee", "brick", "rocket", "grass", "coins", "retina"),
@@ -44,8 +45,8 @@ def pages(part: Part) -> list[Feeds]:
     """Pages and photographs with text on them for ppocr4_det: BGR ±1, [1, 3, height, width]."""
     rng = np.random.default_rng(len(part))
     texts = iter(sentences(120, part)[60:])
-    papers = [np.full((448, 576, 3), rng.uniform(0.7, 1.0)) for _ in range(6 if part == "calibration" else 3)]
-    photographs = [resized(picture(name), 448, 576) for name in _BACKGROUNDS[part]]
+    papers = [np.full((*_SIZES[part], 3), rng.uniform(0.7, 1.0)) for _ in range(6 if part == "calibration" else 3)]
+    photographs = [resized(picture(name), *_SIZES[part]) for name in _BACKGROUNDS[part]]
     shown = [_printed(paper, [next(texts) for _ in range(4)], rng) for paper in papers + photographs]
     if part == "evaluation":
         shown += [resized(picture("page"), 192, 384), resized(picture("page")[:120], 224, 736)]

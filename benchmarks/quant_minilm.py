@@ -36,7 +36,7 @@ from graphkit.optimizer import optimize
 from graphkit.quant.budget import Budget
 from graphkit.quant.options import QuantizeOptions
 from graphkit.quant.search import Search
-from graphkit.quantizing import Data, Job, run
+from graphkit.quantizing import Data, Job, quantize
 from graphkit.runtime import Session
 
 Array = npt.NDArray[Any]
@@ -123,7 +123,7 @@ class Lab:
         def make(path: Path) -> tuple[float, str]:
             data = Data(self.texts(number), self.tokenizer) if number else None
             start = time.perf_counter()
-            done = run(self.model, Job(QuantizeOptions(**options), search=search, data=data), passes="mnn")
+            done = quantize(self.model, Job(QuantizeOptions(**options), search=search, data=data), passes="mnn")
             seconds = time.perf_counter() - start
             result = convert(done.model, path)
             left = f", {len(result.carriage.left)} not carried" if result.carriage.left else ""

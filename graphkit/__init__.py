@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphkit.errors import GraphkitError, MnnError, ModelError, OutputError, PassError, UsageError
     from graphkit.graph import Graph, Node, TensorType
     from graphkit.inputs import load_inputs, random_inputs
+    from graphkit.mnn.diff import Difference, diff
     from graphkit.mnn.findings import Finding
     from graphkit.mnn.options import ConverterOptions
     from graphkit.mnn.preflight import CheckResult, check
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from graphkit.model import Model, load, save
     from graphkit.optimizer import OptimizeResult, optimize
     from graphkit.pipeline import Pipeline
+    from graphkit.quant.options import QuantizeOptions
+    from graphkit.quantizing import Quantized, quantize
     from graphkit.registry import Registry
     from graphkit.report.inspection import inspect
     from graphkit.rewrite import Builder, Change, Outcome, PassResult, Refusal, Rewrite, Rule, apply_rules, rule
@@ -38,6 +41,7 @@ _WHERE = {
     "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "OutputError", "PassError", "UsageError"),
     "graphkit.graph": ("Graph", "Node", "TensorType"),
     "graphkit.inputs": ("load_inputs", "random_inputs"),
+    "graphkit.mnn.diff": ("Difference", "diff"),
     "graphkit.mnn.findings": ("Finding",),
     "graphkit.mnn.options": ("ConverterOptions",),
     "graphkit.mnn.preflight": ("CheckResult", "check"),
@@ -45,6 +49,8 @@ _WHERE = {
     "graphkit.model": ("Model", "load", "save"),
     "graphkit.optimizer": ("OptimizeResult", "optimize"),
     "graphkit.pipeline": ("Pipeline",),
+    "graphkit.quant.options": ("QuantizeOptions",),
+    "graphkit.quantizing": ("Quantized", "quantize"),
     "graphkit.registry": ("Registry",),
     "graphkit.report.inspection": ("inspect",),
     "graphkit.rewrite": (
@@ -68,6 +74,7 @@ __all__ = [
     "CheckResult",
     "ConvertResult",
     "ConverterOptions",
+    "Difference",
     "Finding",
     "Graph",
     "GraphkitError",
@@ -81,6 +88,8 @@ __all__ = [
     "PassError",
     "PassResult",
     "Pipeline",
+    "QuantizeOptions",
+    "Quantized",
     "Refusal",
     "Registry",
     "Rewrite",
@@ -92,10 +101,12 @@ __all__ = [
     "apply_rules",
     "check",
     "convert",
+    "diff",
     "inspect",
     "load",
     "load_inputs",
     "optimize",
+    "quantize",
     "random_inputs",
     "rule",
     "save",

@@ -18,10 +18,11 @@ from graphkit.inputs import usable_inputs
 from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, optimize
 from graphkit.pipeline import Pipeline
+from graphkit.quant import engine
 from graphkit.quant._calib_images import ImageSpec
 from graphkit.quant.accuracy import Accuracy, accuracy
 from graphkit.quant.calibration import Calibration, load_calibration
-from graphkit.quant.engine import Progress, QuantizeResult, plan_of, quantize
+from graphkit.quant.engine import HELD_SHARE, Progress, QuantizeResult, plan_of
 from graphkit.quant.options import QuantizeOptions
 from graphkit.quant.plan import PlanFile
 from graphkit.quant.search import Search
@@ -31,7 +32,6 @@ Sample = Mapping[str, npt.NDArray[Any]]
 Step = Callable[[str], None]
 
 PASSES = "cleanup{freeze_defaults=true},default"  # before quantizing for ONNX: weights must not be inputs
-_HELD_SHARE = 0.2
 _MOST = 32  # samples that the outputs are compared on
 
 
@@ -86,9 +86,9 @@ class Quantized:
         return {**passes, **self.result.to_dict(), "accuracy": self.accuracy.to_dict(), "calibration": self.note}
 
 
-def run(
+def quantize(
     model: Model | PathLike,
-    job: Job,
+    job: Job | QuantizeOptions | None = None,
     *,
     passes: str | Pipeline | None = PASSES,
     bind: Bindings | None = None,
@@ -101,10 +101,12 @@ def run(
 ) -> Quantized:
     """Optimize and quantize a model.
 
-    passes: the pipeline that comes first, None for none. step, progress: told what is going on. Raises what
+    job: what to do, or options for all layers; default 8 bits. passes: the pipeline that comes first, None for none.
+    step, progress: told what is going on. Raises what
     `graphkit.optimize` and `graphkit.quant.engine.quantize` raise.
     """
     source = model if isinstance(model, Model) else Model.load(model)
+    job = job if isinstance(job, Job) else Job(job or QuantizeOptions())
     optimized = None
     if passes is not None or bind:
         optimized = optimize(
@@ -113,7 +115,7 @@ def run(
         source = optimized.model
     data = _loaded(job, source, step)
     plan = plan_of(Graph.of(source), job.options, job.plan)
-    result = quantize(source, plan, calibration=data, search=job.search, progress=progress)
+    result = engine.quantize(source, plan, calibration=data, search=job.search, progress=progress)
     samples, where = _samples(source, data, seed)
     if step is not None:
         step("comparing outputs")
@@ -132,7 +134,7 @@ def _samples(model: Model, data: Calibration | None, seed: int) -> tuple[list[Sa
     """What outputs are compared on: samples that no codes were made from, where there are such."""
     if data is None:
         return list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
-    seen, held = data.split(_HELD_SHARE)
+    seen, held = data.split(HELD_SHARE)
     if held.samples:
         return list(held.samples[:_MOST]), "held-back samples"
     return list(seen.samples), "calibration samples"

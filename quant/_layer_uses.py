@@ -181,7 +181,7 @@ def _convolution_reason(stored: Stored) -> str:
     if stored.flipped or len(stored.shape) < 3:
         return f"a convolution's weight of shape {list(stored.shape)} behind a Transpose: run fold-constants first"
     if len(stored.shape) > 4:
-        return f"MNN stores the weights of {len(stored.shape) - 2}-D convolutions as floats"
+        return f"MNN does not run {len(stored.shape) - 2}-D convolutions"
     return "" if math.prod(stored.shape) else "has no elements"
 
 

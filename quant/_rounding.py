@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from graphkit.quant.codes import Array, code_range, pieces
+from graphkit.quant.codes import TINY_SCALE, Array, code_range, pieces
 
 _ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # adding a whole .5 would round .49999997 up
 _SIGN = np.uint32(0x80000000)
@@ -38,14 +38,14 @@ def by_pieces(matrix: Array, work: Callable[[int, int], None]) -> None:
             done.result()
 
 
-def round_to_codes(matrix: Array, scales: Array, bits: int, floor: float = 0.0) -> Array:
+def round_to_codes(matrix: Array, scales: Array, bits: int) -> Array:
     """The nearest codes, int8 [rows, columns]: `matrix / scale`, halves away from zero, clipped.
 
-    matrix: float32 [rows, columns]. scales: float32 [rows, blocks]. Code 0 where the scale is not above `floor`.
+    matrix: float32 [rows, columns]. scales: float32 [rows, blocks]. Code 0 where the scale is not above 1e-6.
     """
     low, high = code_range(bits)
     codes = np.empty(matrix.shape, np.int8)
-    divisors = np.where(scales > np.float32(floor), scales, np.float32(np.inf))[:, :, None]
+    divisors = np.where(scales > TINY_SCALE, scales, np.float32(np.inf))[:, :, None]
 
     def work(start: int, stop: int) -> None:
         steps = cut(matrix[start:stop], scales.shape[1]) / divisors[start:stop]
@@ -56,14 +56,14 @@ def round_to_codes(matrix: Array, scales: Array, bits: int, floor: float = 0.0) 
     return codes
 
 
-def round_above(matrix: Array, lows: Array, scales: Array, bits: int, floor: float = 0.0) -> Array:
+def round_above(matrix: Array, lows: Array, scales: Array, bits: int) -> Array:
     """Codes of how many steps of the scale the matrix is above `lows` [rows, blocks], where the lowest code is.
 
-    The lowest code where the scale is not above `floor`.
+    The lowest code where the scale is not above 1e-6.
     """
     low, high = code_range(bits)
     codes = np.empty(matrix.shape, np.int8)
-    divisors = np.where(scales > np.float32(floor), scales, np.float32(np.inf))[:, :, None]
+    divisors = np.where(scales > TINY_SCALE, scales, np.float32(np.inf))[:, :, None]
 
     def work(start: int, stop: int) -> None:
         steps = cut(matrix[start:stop], scales.shape[1]) - lows[start:stop, :, None]

@@ -16,6 +16,7 @@ from graphkit.errors import GraphkitError, ModelError, UsageError
 Array = npt.NDArray[Any]
 
 MIN_BITS, MAX_BITS = 2, 8
+TINY_SCALE = np.float32(1e-6)  # MNN's converter stores code 0 where a scale is not above this
 _PIECE = 1 << 18  # elements worked on at once: stays in the cache
 
 

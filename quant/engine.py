@@ -35,7 +35,7 @@ Progress = Callable[[int, int, str], None]
 Search = Callable[[Model, Plan, "Calibration | None"], Plan]
 
 MEMORY = 1 << 30  # bytes for Hessians and inputs at a time
-_HELD_SHARE = 0.2
+HELD_SHARE = 0.2  # of the calibration data: chooses the damping, and is what outputs are compared on
 _SLACK = 256  # bytes of alignment a layer needs in the temporary file
 
 
@@ -143,7 +143,7 @@ def carry_out(
     with Spill(graph.store, sum(_room(entry) for entry in todo)) as spill:
         writer = Writer(graph, spill)
         work = Work(graph, writer, plan)
-        for entry, fed in _with_data(model, todo, data, memory):
+        for entry, fed in with_data(model, todo, data, memory):
             if progress is not None:
                 progress(len(records), len(todo), entry.layer.name)
             record = work.layer(entry, fed)
@@ -194,7 +194,7 @@ def checked(graph: Graph, plan: Plan, data: Calibration | None) -> Plan:
     return replace(plan, layers=tuple(changed))
 
 
-def _with_data(
+def with_data(
     model: Model, entries: Sequence[LayerPlan], data: Calibration | None, memory: int
 ) -> Iterator[tuple[LayerPlan, Data | None]]:
     """Each layer with what it is fed; those that no data reach first. Hessians are made as they are taken."""
@@ -206,7 +206,7 @@ def _with_data(
     blind = unseen(model, layers)
     yield from ((by_name[name], None) for name in blind)
     layers = [layer for layer in layers if layer.name not in blind]
-    seen, held = data.split(_HELD_SHARE)
+    seen, held = data.split(HELD_SHARE)
     if not held.samples:
         for layer, hessian in collect(model, layers, seen.samples, memory=memory):
             yield by_name[layer.name], Data(hessian)

@@ -1,9 +1,7 @@
 """Round to nearest: each weight to the nearest code under a scale that the largest weight of its block sets.
 
-Equal to what MNN 3.6.1's converter stores with --weightQuantBits, bit for bit, codes and scales (tests/quant), but for
-one rule: MNN sets all codes of a block to 0 whose scale is not above 1e-6. Weights as small as that are real where a
-BatchNorm was fused into a convolution with large inputs: in PP-OCRv4's detector the rule silences most channels of a
-layer, and 8 bits end at a cosine of .12. Here such blocks are rounded like all others, unless `mnn_rule` is asked for.
+Equal to what MNN 3.6.1's converter stores with --weightQuantBits, bit for bit, codes and scales (tests/quant). That
+includes a rule which wipes out small weights, see `quantize_matrix`; `_tiny` is the way around it.
 """
 
 from __future__ import annotations
@@ -11,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphkit.quant._rounding import block_extremes, by_pieces, cut, round_above, round_to_codes
-from graphkit.quant.codes import Array, Codes, as_matrix, blocks_of, check_bits, check_finite, code_range
-
-MNN_FLOOR = 1e-6  # MNN's converter stores code 0 where a scale is not above this
+from graphkit.quant.codes import TINY_SCALE, Array, Codes, as_matrix, blocks_of, check_bits, check_finite, code_range
 
 
 def quantize_matrix(
@@ -25,29 +21,27 @@ def quantize_matrix(
     name: str = "",
     asymmetric: bool = False,
     integer_zeros: bool = False,
-    mnn_rule: bool = False,
 ) -> Codes:
     """Quantize float32 [rows, columns] to the nearest codes.
 
     bits: 2 to 8. block_columns: columns that share a scale, 0 for the whole row. hessian: not used here. name: of the
     layer, for messages. asymmetric: the codes reach from the smallest to the largest weight of a block, as MNN's do
     by default; zero points are then any numbers. integer_zeros: zero points that are codes, as ONNX needs them; 0 is
-    then always in the range, and exact. mnn_rule: a block whose scale is not above 1e-6 becomes code 0 throughout, or
-    when asymmetric its smallest weight, as in MNN's converter.
+    then always in the range, and exact.
 
-    An all-zero block has scale 0 and codes 0. Raises UsageError for other bits and blocks that do not divide a row,
+    A block whose scale is not above 1e-6 becomes code 0 throughout (MNN's rule), so an all-zero channel has scale 0;
+    asymmetric, it becomes its smallest weight. Raises UsageError for other bits and blocks that do not divide a row,
     ModelError, naming the layer, for NaN and infinities.
     """
     check_bits(bits)
     matrix = as_matrix(matrix, name)
     blocks = blocks_of(matrix.shape[1], block_columns, name)
-    floor = MNN_FLOOR if mnn_rule else 0.0
     if integer_zeros:
-        return _with_integer_zeros(matrix, bits, blocks, name, floor)
+        return _with_integer_zeros(matrix, bits, blocks, name)
     if asymmetric:
-        return _asymmetric(matrix, bits, blocks, name, floor)
+        return _asymmetric(matrix, bits, blocks, name)
     scales = largest(matrix, blocks, name) / np.float32(code_range(bits)[1])
-    return Codes(round_to_codes(matrix, scales, bits, floor), scales, None, bits)
+    return Codes(round_to_codes(matrix, scales, bits), scales, None, bits)
 
 
 def largest(matrix: Array, blocks: int, name: str = "") -> Array:
@@ -82,27 +76,26 @@ def extremes(matrix: Array, blocks: int, name: str = "") -> tuple[Array, Array]:
     return low, high
 
 
-def _asymmetric(matrix: Array, bits: int, blocks: int, name: str, floor: float) -> Codes:
+def _asymmetric(matrix: Array, bits: int, blocks: int, name: str) -> Codes:
     first = code_range(bits)[0]
     low, high = extremes(matrix, blocks, name)
     scales = _steps(low, high, bits, name)
-    codes = round_above(matrix, low, scales, bits, floor)
+    codes = round_above(matrix, low, scales, bits)
     flat = scales == 0  # one value throughout: a scale of its size and a zero point one below or above say it exactly
     scales = np.where(flat, np.abs(low), scales)
     zeros = np.where(flat, first - np.sign(low), first - low / np.where(scales > 0, scales, 1))
-    codes = np.where((scales == 0).repeat(matrix.shape[1] // blocks, axis=1), np.int8(0), codes)
-    return Codes(codes, scales, np.where(scales > 0, zeros, 0).astype(np.float32), bits)
+    return Codes(codes, scales, zeros.astype(np.float32), bits)
 
 
-def _with_integer_zeros(matrix: Array, bits: int, blocks: int, name: str, floor: float) -> Codes:
+def _with_integer_zeros(matrix: Array, bits: int, blocks: int, name: str) -> Codes:
     first, last = code_range(bits)
     low, high = extremes(matrix, blocks, name)
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     scales = _steps(low, high, bits, name)
-    silent = scales <= np.float32(floor)
+    silent = scales <= TINY_SCALE
     zeros = np.clip(np.rint(first - low / np.where(silent, 1, scales)), first, last)
     zeros = np.where(silent, 0, zeros).astype(np.float32)
-    codes = round_above(matrix, (first - zeros) * scales, scales, bits, floor)
+    codes = round_above(matrix, (first - zeros) * scales, scales, bits)
     codes = np.where(silent.repeat(matrix.shape[1] // blocks, axis=1), np.int8(0), codes)
     return Codes(codes, scales, zeros, bits)
 

@@ -25,7 +25,7 @@ from graphkit.quant.budget import Budget
 from graphkit.quant.cache import Cache, digest
 from graphkit.quant.calibration import Calibration
 from graphkit.quant.codes import MAX_BITS
-from graphkit.quant.engine import MEMORY, _with_data
+from graphkit.quant.engine import MEMORY, with_data
 from graphkit.quant.layers import Layer
 from graphkit.quant.metric import Function, Metric
 from graphkit.quant.plan import Plan
@@ -216,5 +216,5 @@ class _Run:
         names = {layer.name for layer in layers}
         needy = [entry for entry in self.plan.layers if entry.layer.name in names and entry.method == "gptq"]
         if needy:
-            for entry, data in _with_data(self.model, needy, self.seen, self.search.memory):
+            for entry, data in with_data(self.model, needy, self.seen, self.search.memory):
                 yield entry.layer, data

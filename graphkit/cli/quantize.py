@@ -69,13 +69,13 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
 
 def quantized(report: Report, source: Model, given: dict[str, Any], preset: str | None) -> Quantized:
     """Run the job that the options ask for; writes the plan when asked. Raises UsageError."""
-    from graphkit.quantizing import PASSES, run
+    from graphkit.quantizing import PASSES, quantize
     from graphkit.registry import Registry
     from graphkit.report.quantized import progress_line
 
     with report.working(f"quantizing {source.path}") as step:
         progress = progress_line(step)
-        done = run(
+        done = quantize(
             source,
             _quant.job(given, progress),
             passes=given["passes"] if given["passes"] is not None else preset or PASSES,

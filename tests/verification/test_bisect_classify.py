@@ -14,7 +14,8 @@ from graphkit.mnn.options import ConverterOptions
 from graphkit.testing import parse
 from graphkit.verification.bisect import _second, regions
 from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Truth
-from graphkit.verification.bisect.classify import Conclusion, Examiner, rearranged
+from graphkit.verification.bisect.classify import Examiner
+from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.locate_faults import bisect_layers
 
 SCATTER = """

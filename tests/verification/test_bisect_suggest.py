@@ -20,7 +20,7 @@ from graphkit.runtime import Session
 from graphkit.testing import parse
 from graphkit.verification.bisect import suggest
 from graphkit.verification.bisect._lab import Lab
-from graphkit.verification.bisect.classify import Conclusion, Witness
+from graphkit.verification.bisect.conclusions import Conclusion, Witness
 from graphkit.verification.bisect.locate_faults import bisect_layers
 
 SCATTER = (

@@ -11,7 +11,8 @@ from graphkit.node import Node
 from graphkit.verification.bisect import regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect.answer import BisectResult, Fault
-from graphkit.verification.bisect.classify import Conclusion, Examiner, Witness
+from graphkit.verification.bisect.classify import Examiner
+from graphkit.verification.bisect.conclusions import Conclusion, Witness
 from graphkit.verification.bisect.cutting import cut, feeds_of
 from graphkit.verification.bisect.regions import Region
 

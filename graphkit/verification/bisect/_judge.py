@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from graphkit.compare import Tolerance
-from graphkit.errors import GraphkitError, UsageError
+from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.options import ConverterOptions, Value
-from graphkit.model import Model
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _inside, _onnx_pair, _recheck, regions
+from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault
-from graphkit.verification.bisect.classify import Conclusion, Examiner, rearranged
+from graphkit.verification.bisect.classify import Examiner
+from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 _QUANTIZING = ("weightQuantBits", "weightQuantBlock", "weightQuantAsymmetric", "weightQuantScaleBit", "hqq",
@@ -280,29 +280,3 @@ def _ordered(root: Graph, faults: Sequence[Fault]) -> list[Fault]:
         )
     }
     return sorted(faults, key=lambda fault: order.get((fault.found.place, fault.node), len(order)))
-
-
-def against_onnx(case: Case, candidate: Model) -> BisectResult:
-    """The nodes in which another ONNX model computes something else, on the reference's own values."""
-    found: dict[str, Fault] = {}
-    graph = Graph.of(candidate)
-    wrong, judged, worst = "", 0, 0.0
-    for number in range(len(case.evidence.samples)):
-        pair = _onnx_pair.judge(case.graph, candidate, case.truth(number), Tolerance(rtol=_STRICT))
-        judged = max(judged, len(pair.verdicts))
-        worst = max([worst, *(v.max_error for v in pair.verdicts.values() if v.ok)])
-        for name in pair.wrong:
-            verdict, node = pair.verdicts[name], graph.producer(name)
-            if node is None or name in found:
-                continue
-            anchors = set(pair.verdicts) - {name}
-            labels = regions.between(graph, [name], anchors).labels
-            found[name] = Fault(Conclusion(
-                node.label, node.op, name, "model", labels, "wrong", verdict.max_error, verdict.max_abs,
-                verdict.max_ref, reason=verdict.reason,
-            ))  # fmt: skip
-    if not judged:
-        raise UsageError("the two models have no inner value of the same name", hint="compare their outputs: verify")
-    proof = case.evidence.judge_model(candidate, case.tolerance)
-    wrong = "" if proof.kind == "equal" else proof.reason or proof.note
-    return BisectResult(tuple(found.values()), wrong, judged, judged - len(found), worst)

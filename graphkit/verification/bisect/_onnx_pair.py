@@ -10,12 +10,18 @@ import onnx
 from onnx import ModelProto
 
 from graphkit.compare import OutputComparison, Tolerance, compare
+from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.runtime import Session
+from graphkit.verification.bisect import regions
+from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._lab import Truth, Values
+from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.conclusions import Conclusion
 
 _MADE = "/graphkit-made"
+_RTOL = 1e-4  # of the largest value: two runs of onnxruntime on the same inputs
 
 
 @dataclass(frozen=True)
@@ -70,3 +76,29 @@ def _forced(graph: Graph, names: Sequence[str], values: Values) -> Model:
     del proto.graph.output[:], proto.graph.value_info[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name + _MADE) for name in names)
     return Model(proto, graph.store, graph.model.path)
+
+
+def against_onnx(case: Case, candidate: Model) -> BisectResult:
+    """The nodes in which another ONNX model computes something else, on the reference's own values."""
+    found: dict[str, Fault] = {}
+    graph = Graph.of(candidate)
+    wrong, judged, worst = "", 0, 0.0
+    for number in range(len(case.evidence.samples)):
+        pair = judge(case.graph, candidate, case.truth(number), Tolerance(rtol=_RTOL))
+        judged = max(judged, len(pair.verdicts))
+        worst = max([worst, *(v.max_error for v in pair.verdicts.values() if v.ok)])
+        for name in pair.wrong:
+            verdict, node = pair.verdicts[name], graph.producer(name)
+            if node is None or name in found:
+                continue
+            anchors = set(pair.verdicts) - {name}
+            labels = regions.between(graph, [name], anchors).labels
+            found[name] = Fault(Conclusion(
+                node.label, node.op, name, "model", labels, "wrong", verdict.max_error, verdict.max_abs,
+                verdict.max_ref, reason=verdict.reason,
+            ))  # fmt: skip
+    if not judged:
+        raise UsageError("the two models have no inner value of the same name", hint="compare their outputs: verify")
+    proof = case.evidence.judge_model(candidate, case.tolerance)
+    wrong = "" if proof.kind == "equal" else proof.reason or proof.note
+    return BisectResult(tuple(found.values()), wrong, judged, judged - len(found), worst)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphkit.verification.bisect.classify import Conclusion, Kind, Witness
+from graphkit.verification.bisect.conclusions import Conclusion, Kind, Witness
 from graphkit.verification.bisect.suggest import Suggestion
 from graphkit.verification.bisect.types import LayerRow, LayersResult
 

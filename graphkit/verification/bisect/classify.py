@@ -8,13 +8,12 @@ MNN or in onnxruntime, and what onnxruntime itself gets wrong (float64, ONNX's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from graphkit._scratch import scratch
@@ -24,59 +23,16 @@ from graphkit.graph import Graph
 from graphkit.mnn.locate import MAX_EXPOSED, failing_node
 from graphkit.model import Model
 from graphkit.node import Node
-from graphkit.verification.bisect import _inside, _second, regions
+from graphkit.verification.bisect import _inside, _second, failures, regions
 from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Trial, Truth
+from graphkit.verification.bisect.conclusions import Alone, Conclusion, Kind, Witness, rearranged
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 from graphkit.verification.bisect.regions import Region
 
 Array = npt.NDArray[Any]
-Kind = Literal[
-    "operator", "fusion", "layout", "quantization", "nondeterminism", "reference", "file", "refused", "crash",
-    "model", "unexplained",
-]  # fmt: skip
-Alone = Literal["right", "wrong", "fails", "not tried"]
-
-_UPSTREAM = 8  # layers of nodes in front of one that are added until it fails as it does in the model
 _SUFFIXES = 12
-_TELLING = ("should be", "must be", "is not supported", "can't", "Can't", "failed")
 _UNSTEADY = "MNN computes something else in a second run"
 _UNWRITTEN = "MNN reads memory that nobody wrote: right or wrong by luck"
-
-
-@dataclass(frozen=True)
-class Witness:
-    """A small model that shows a fault by itself: with these inputs MNN does not compute these outputs."""
-
-    model: Model
-    feeds: dict[str, Array]
-    expected: dict[str, Array]
-    tolerance: Tolerance
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """What is at fault and why that is known.
-
-    node, op, tensor: the ONNX node, its operator, and its value that is wrong. kind: see the module's text. nodes: all
-    that it takes to show the fault, in order. error: largest error over max_ref, the reference's largest value, NaN
-    when it has no size. alone: how `node` fares by itself on reference inputs. into: the MNN operator that it was
-    fused into, where that is known. place: the graph it is in, "" for the main one. reason: one line.
-    """
-
-    node: str
-    op: str
-    tensor: str
-    kind: Kind
-    nodes: tuple[str, ...]
-    alone: Alone
-    error: float = float("nan")
-    max_abs: float = float("nan")
-    max_ref: float = float("nan")
-    into: str = ""
-    place: str = ""
-    reason: str = ""
-    note: str = ""
-    witness: Witness | None = None
 
 
 class Examiner:
@@ -126,9 +82,11 @@ class Examiner:
         node = next((n for n in region.nodes if faults and n.label == faults[0].node), self._last(region))
         made = regions.between(self.graph, [out for out in node.outputs if self.graph.is_used(out)], region.inputs)
         local = self.fails(made, run=run) or whole
-        group = self._smallest(node, region.nodes, lambda part: _alike(self.fails(part, run=run), local)) or region
-        kind: Kind = "crash" if any(_signature(whole)[:2]) else "refused"
-        parts = [whole.message, *([local.message] if local.message != whole.message else []), *_told(local)]
+        group = (
+            self._smallest(node, region.nodes, lambda part: failures.alike(self.fails(part, run=run), local)) or region
+        )
+        kind: Kind = "crash" if any(failures.signature(whole)[:2]) else "refused"
+        parts = [whole.message, *([local.message] if local.message != whole.message else []), *failures.told(local)]
         makers = [n.label for n in group.nodes if n is not node and n.op_type != "Constant"]
         if makers:
             fixed = self._fixed
@@ -253,7 +211,7 @@ class Examiner:
     ) -> Region | None:
         """The node with as few layers of what feeds it as it takes to be bad; None when all of that is not enough."""
         seen: tuple[Node, ...] = ()
-        for group in upstream(self.graph, node, within, output, self._fixed):
+        for group in regions.upstream(self.graph, node, within, output, self._fixed):
             if group.nodes == seen:
                 continue
             seen = group.nodes
@@ -315,56 +273,6 @@ class Examiner:
 def _is_off(output: OutputComparison) -> bool:
     """True for a value that is there and wrong: MNN drops outputs that equal others."""
     return not output.ok and output.shape is not None
-
-
-def _signature(error: MnnError) -> tuple[object, ...]:
-    """How something failed: by which signal, in time or not, over which operators."""
-    ops = getattr(error, "unsupported_ops", ())
-    return getattr(error, "signal", None), getattr(error, "timed_out", False), tuple(ops)
-
-
-def _told(error: MnnError) -> list[str]:
-    """The line of MNN's log that names a reason, if one does."""
-    lines = [line.strip() for line in error.log.splitlines() if any(word in line for word in _TELLING)]
-    return [f"MNN says: {lines[0]}"] if lines and lines[0] not in error.message else []
-
-
-def _alike(error: MnnError | None, original: MnnError) -> bool:
-    return error is not None and _signature(error) == _signature(original)
-
-
-def upstream(
-    graph: Graph, node: Node, within: Collection[Node], output: str, fixed: Collection[Node]
-) -> Iterator[Region]:
-    """The node alone, then with what feeds it from constants alone, then with all that feeds it, one, two, … layers up.
-
-    Never leaves `within`.
-    """
-    outputs = [output] if output else [out for out in node.outputs if out and graph.is_used(out)]
-    yield regions.of_nodes(graph, {node}, outputs)
-    chosen = {node}
-    while more := {maker for maker in _makers(graph, chosen) if maker in fixed and maker in within} - chosen:
-        chosen |= more
-    yield regions.of_nodes(graph, chosen, outputs)
-    for _ in range(_UPSTREAM):
-        chosen = chosen | {maker for maker in _makers(graph, chosen) if maker in within}
-        yield regions.of_nodes(graph, chosen, outputs)
-
-
-def _makers(graph: Graph, nodes: Collection[Node]) -> set[Node]:
-    found = {graph.producer(name) for node in nodes for name in graph.values_used_by(node)}
-    return {node for node in found if node is not None}
-
-
-def rearranged(expected: Array, actual: Array, tolerance: Tolerance) -> bool:
-    """True when `actual` holds the values of `expected`, all of them, in other places or another shape."""
-    if expected.size != actual.size or expected.size < 2 or expected.dtype.kind not in "fiub":
-        return False
-    one, two = (np.sort(np.asarray(array, np.float64), axis=None) for array in (expected, actual))
-    if one[0] == one[-1] or not np.isfinite(one).all() or not np.isfinite(two).all():
-        return False
-    allowed = max(tolerance.rtol * float(np.abs(one).max()), tolerance.atol)
-    return bool(np.abs(one - two).max() <= allowed)
 
 
 def _holder(trial: Trial | None, tensor: str) -> str:

@@ -24,7 +24,7 @@ from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, bound_model
 from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.tolerances import mnn_tolerance
-from graphkit.verification.bisect import _altered, _failing, _judge, _recheck, suggest
+from graphkit.verification.bisect import _altered, _failing, _judge, _onnx_pair, _recheck, suggest
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._lab import ZEROS, Lab
 from graphkit.verification.bisect.answer import BisectResult, Fault
@@ -70,7 +70,7 @@ def bisect_layers(
     case = Case(model, graph, evidence, lab, wanted, memory, progress or _silent)
     if isinstance(candidate, Model) or (path is not None and not _is_mnn(path)):
         other = candidate if isinstance(candidate, Model) else Model.load(path or "")
-        result = _judge.against_onnx(case, other)
+        result = _onnx_pair.against_onnx(case, other)
     else:
         with scratch("bisect") as folder:
             result = _Bisection(case, path, Path(folder), suggestions).run()

@@ -18,6 +18,7 @@ from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.node import Node
 
+_UPSTREAM = 8  # layers of nodes in front of one that are added until it fails as it does in the model
 _SOURCE = ""  # in front of all that goes into a region; no value has this name
 
 
@@ -152,6 +153,29 @@ def constant_nodes(graph: Graph) -> set[Node]:
 def _is_static(graph: Graph, name: str) -> bool:
     type_ = graph.type(name)
     return type_ is not None and type_.static
+
+
+def upstream(
+    graph: Graph, node: Node, within: Collection[Node], output: str, fixed: Collection[Node]
+) -> Iterator[Region]:
+    """The node alone, then with what feeds it from constants alone, then with all that feeds it, one, two, … layers up.
+
+    Never leaves `within`.
+    """
+    outputs = [output] if output else [out for out in node.outputs if out and graph.is_used(out)]
+    yield of_nodes(graph, {node}, outputs)
+    chosen = {node}
+    while more := {maker for maker in _makers(graph, chosen) if maker in fixed and maker in within} - chosen:
+        chosen |= more
+    yield of_nodes(graph, chosen, outputs)
+    for _ in range(_UPSTREAM):
+        chosen = chosen | {maker for maker in _makers(graph, chosen) if maker in within}
+        yield of_nodes(graph, chosen, outputs)
+
+
+def _makers(graph: Graph, nodes: Collection[Node]) -> set[Node]:
+    found = {graph.producer(name) for node in nodes for name in graph.values_used_by(node)}
+    return {node for node in found if node is not None}
 
 
 def dominators(region: Region, output: str) -> tuple[str, ...]:

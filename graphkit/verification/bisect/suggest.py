@@ -23,7 +23,7 @@ from graphkit.optimizer import bound_model, optimize
 from graphkit.proof import Evidence, Proof
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Values
-from graphkit.verification.bisect.classify import Conclusion, Witness
+from graphkit.verification.bisect.conclusions import Conclusion, Witness
 
 Sort = Literal["passes", "bind", "flag", "exclusion"]
 

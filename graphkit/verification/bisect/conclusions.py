@@ -1,0 +1,66 @@
+"""What is concluded of a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.compare import Tolerance
+from graphkit.model import Model
+
+Array = npt.NDArray[Any]
+Kind = Literal[
+    "operator", "fusion", "layout", "quantization", "nondeterminism", "reference", "file", "refused", "crash",
+    "model", "unexplained",
+]  # fmt: skip
+Alone = Literal["right", "wrong", "fails", "not tried"]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A small model that shows a fault by itself: with these inputs MNN does not compute these outputs."""
+
+    model: Model
+    feeds: dict[str, Array]
+    expected: dict[str, Array]
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What is at fault and why that is known.
+
+    node, op, tensor: the ONNX node, its operator, and its value that is wrong. kind: see the module's text. nodes: all
+    that it takes to show the fault, in order. error: largest error over max_ref, the reference's largest value, NaN
+    when it has no size. alone: how `node` fares by itself on reference inputs. into: the MNN operator that it was
+    fused into, where that is known. place: the graph it is in, "" for the main one. reason: one line.
+    """
+
+    node: str
+    op: str
+    tensor: str
+    kind: Kind
+    nodes: tuple[str, ...]
+    alone: Alone
+    error: float = float("nan")
+    max_abs: float = float("nan")
+    max_ref: float = float("nan")
+    into: str = ""
+    place: str = ""
+    reason: str = ""
+    note: str = ""
+    witness: Witness | None = None
+
+
+def rearranged(expected: Array, actual: Array, tolerance: Tolerance) -> bool:
+    """True when `actual` holds the values of `expected`, all of them, in other places or another shape."""
+    if expected.size != actual.size or expected.size < 2 or expected.dtype.kind not in "fiub":
+        return False
+    one, two = (np.sort(np.asarray(array, np.float64), axis=None) for array in (expected, actual))
+    if one[0] == one[-1] or not np.isfinite(one).all() or not np.isfinite(two).all():
+        return False
+    allowed = max(tolerance.rtol * float(np.abs(one).max()), tolerance.atol)
+    return bool(np.abs(one - two).max() <= allowed)
