@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphkit.cli._places import Places
+    from graphkit.model import Model
+    from graphkit.quant.calibration import Calibration
     from graphkit.quant.options import Method
     from graphkit.quantizing import Data, Job
 
@@ -79,12 +81,15 @@ quant_options = _shared.combined(
 )  # fmt: skip
 
 
-def wanted(given: dict[str, Any]) -> bool:
-    """True when quantization is asked for. Raises UsageError for its options without --bits, --plan or an aim."""
+def wanted(given: dict[str, Any], *, fp16: bool = False) -> bool:
+    """True when quantization is asked for. Raises UsageError for its options without --bits, --plan or an aim.
+
+    Calibration data alone serve the forecast of --fp16.
+    """
     aims = [given[name] is not None for name in ("bits", "plan", "budget", "max_error", "min_metric")]
     if any(aims):
         return True
-    lonely = next((name for name in _NEEDS_BITS if given[name]), None)
+    lonely = next((name for name in _NEEDS_BITS if given[name] and not (fp16 and name == "calib")), None)
     if lonely is not None:
         raise UsageError(f"--{lonely.replace('_', '-')} works with --bits, --plan or --budget")
     return False
@@ -110,6 +115,12 @@ def job(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Job
     )
     plan = None if given["plan"] is None else read_plan(given["plan"])
     return Job(options, plan, _search(given, progress), data)
+
+
+def calibration(given: dict[str, Any], model: Model) -> Calibration | None:
+    """The calibration data for a model, None when none are given. Raises UsageError."""
+    data = _data(given)
+    return None if data is None else data.load(model)
 
 
 def _data(given: dict[str, Any]) -> Data | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphkit.compare import Tolerance
     from graphkit.mnn.road import ConvertResult
     from graphkit.model import Model
+    from graphkit.quant.overflow import HalfForecast
     from graphkit.quantizing import Quantized
 
 EXAMPLES = (
@@ -109,12 +110,31 @@ def command(report: Report, /, model: Path, output: Path | None, report_file: Pa
     done = _quantized(report, source, given)
     result = _run(report, (source if done is None else done.model) or model, place, options, given)
     report.written.append(place)
-    return _finish(report, model, source, (done, result), report_file)
+    halves = _halves(report, source, result, given) if options.get("fp16") else None
+    return _finish(report, model, source, (done, result, halves), report_file)
+
+
+def _halves(
+    report: Report, source: Model | None, result: ConvertResult, given: dict[str, Any]
+) -> tuple[HalfForecast, str] | None:
+    """What half floats cannot hold at run time; on calibration data, else on what the proof ran on."""
+    if source is None:
+        return None
+    from graphkit.quant.overflow import forecast
+
+    with report.working("forecasting half floats"):
+        model = source if result.optimized is None else result.optimized.model
+        data = _quant.calibration(given, model)
+        if data is not None:
+            return forecast(model, data.samples), "calibration data"
+        evidence = result.optimized.evidence if result.optimized is not None else None
+        feeds = [sample.feeds for sample in evidence.samples if not sample.probe] if evidence is not None else []
+        return (forecast(model, feeds), "samples of the proof") if feeds else None
 
 
 def _quantized(report: Report, source: Model | None, given: dict[str, Any]) -> Quantized | None:
     """What the options of quantization ask for; passes and bindings of the user are then done."""
-    if not _quant.wanted(given) or source is None:
+    if not _quant.wanted(given, fp16=bool(given[f"{_PREFIX}fp16"])) or source is None:
         return None
     if given["no_optimize"]:
         raise UsageError("quantization needs the passes; --no-optimize leaves them out")
@@ -256,21 +276,27 @@ def _finish(
     report: Report,
     model: Path,
     source: Model | None,
-    results: tuple[Quantized | None, ConvertResult],
+    results: tuple[Quantized | None, ConvertResult, tuple[HalfForecast, str] | None],
     report_file: Path | None,
 ) -> int:
     from graphkit.report.conversion import show_conversion, to_dict
     from graphkit.report.failure import complain
     from graphkit.report.run import failed_check
 
-    done, result = results
+    done, result, halves = results
     right = result.optimized is None or result.optimized.ok
     data = to_dict(model, result, 0 if right else 1)
     if done is not None:
         data["quantization"] = done.to_dict()
         _show_quantized(report, source, done)
+    if halves is not None:
+        from graphkit.report import halves as report_halves
+
+        data["half_forecast"] = report_halves.to_dict(*halves)
     report.save(data, report_file)
     show_conversion(report, source if done is None else None, result)
+    if halves is not None:
+        report_halves.show_forecast(report, *halves)
     if result.optimized is not None and not right:
         complain(report, failed_check(result.optimized, written=True))
     report.emit(data)

@@ -188,3 +188,17 @@ def test_a_model_without_weights(run: Run) -> None:
     result = run("quantize", "bare.onnx")
     assert result.exit_code == 2
     assert "no weights" in result.stderr
+
+
+def test_half_floats_are_forecast(run: Run) -> None:
+    save("g (float[N, 32] x) => (float[N, 32] y) { a = MatMul(x, w) y = MatMul(a, v) }",
+         {"w": 1e4 * np.eye(32), "v": 1e-4 * np.eye(32)}, "big.onnx")  # fmt: skip
+    np.savez("calib.npz", x=np.full((3, 1, 32), 100, np.float32))
+    result = run("convert", "big.onnx", "--fp16", "--calib", "calib.npz", "--json", "--verify", "none")
+    assert result.exit_code == 0, result.stderr
+    data = json.loads(result.stdout)["half_forecast"]
+    assert (data["ok"], data["source"], [entry["tensor"] for entry in data["beyond"]]) == (
+        False, "calibration data", ["a"],
+    )  # fmt: skip
+    result = run("convert", "big.onnx", "--fp16", "-v")
+    assert "half floats" in result.stdout

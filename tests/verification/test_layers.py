@@ -249,6 +249,27 @@ def test_a_given_file_is_compared_as_it_is(cnn: tuple[Model, Path], tmp_path: Pa
     assert blamed(result) == ["q"]
 
 
+def test_another_onnx_model_is_compared_by_names(cnn: tuple[Model, Path], tmp_path: Path) -> None:
+    changed_weights = WEIGHTS | {"p": WEIGHTS["p"] * 1.01, "w": WEIGHTS["w"] * 0.9}
+    with_weights(CNN, changed_weights).save(tmp_path / "other.onnx")
+    cnn[0].save(tmp_path / "same.onnx")
+    assert layers(cnn[0], tmp_path / "same.onnx", inputs=IMAGES).ok
+    result = layers(cnn[0], tmp_path / "other.onnx", inputs=IMAGES)
+    assert blamed(result) == ["c", "q"]
+    assert result.of("y")[0].accumulated > 1e-4
+    assert [row.tensor for row in layers(cnn[0], tmp_path / "other.onnx", inputs=IMAGES[:1], memory=3000).suspects] == [
+        "c",
+        "q",
+    ]
+
+
+def test_onnx_models_without_a_name_in_common_say_so(cnn: tuple[Model, Path], tmp_path: Path) -> None:
+    parse("g (float[N,3,8,8] x) => (float[N,3,8,8] other) { other = Neg(x) }").save(tmp_path / "other.onnx")
+    result = layers(cnn[0], tmp_path / "other.onnx", inputs=IMAGES[:1])
+    assert not result.ok
+    assert "no value has the same name" in result.note
+
+
 def test_random_inputs_are_made_when_none_are_given(cnn: tuple[Model, Path]) -> None:
     assert layers(cnn[0], cnn[1]).shapes[0]["x"][1:] == (3, 8, 8)
 

@@ -25,10 +25,11 @@ from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds
 from graphkit.tolerances import computes_in_half
 from graphkit.verification.bisect._graphs import Judge
+from graphkit.verification.bisect._onnx_candidate import onnx_rows
 from graphkit.verification.bisect._runs import Settings
 from graphkit.verification.bisect.quantized import schemes
 from graphkit.verification.bisect.references import MEMORY
-from graphkit.verification.bisect.types import LayersResult
+from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 
 def layers(
@@ -44,9 +45,9 @@ def layers(
     mnn_memory: int = 0,
     timeout: float = 300.0,
 ) -> LayersResult:
-    """Compare an ONNX model with a .mnn file, value by value, each on right inputs.
+    """Compare an ONNX model with a .mnn file or another ONNX model, value by value, each on right inputs.
 
-    candidate: the .mnn file; without one the reference is converted as `convert` does it, with `passes` and `options`,
+    candidate: the .mnn or .onnx file (of the latter, values of equal names are compared); without one the reference is converted as `convert` does it, with `passes` and `options`,
     and the rows are about the optimized model. inputs: samples, else random ones that the model accepts (probes left
     out). memory: bytes that reference tensors may take at a time; they lie in a temporary folder otherwise.
     mnn_memory: MNN's memory mode. timeout: seconds for each run of MNN. Raises ModelError and UsageError for bad files,
@@ -55,6 +56,8 @@ def layers(
     start = time.perf_counter()
     model = bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind)
     samples = [sample.feeds for sample in Evidence.gather(model, inputs=inputs, seed=seed).samples if not sample.probe]
+    if candidate is not None and Path(candidate).suffix.lower() != ".mnn":
+        return _compare_onnx(model, Model.load(candidate), samples, memory)
     if candidate is not None:
         made = compare_layers(model, Path(candidate), samples, memory=memory, mnn_memory=mnn_memory, timeout=timeout)
         return replace(made, reference=model.path, candidate=Path(candidate))
@@ -93,6 +96,18 @@ def compare_layers(
         tuple(judge.rows), shapes, judge.forced, "; ".join(judge.notes), tuple(judge.unaligned),
         seconds={"layers": time.perf_counter() - start}, candidate=path,
     )  # fmt: skip
+
+
+def _compare_onnx(model: Model, candidate: Model, samples: Sequence[Feeds], memory: int) -> LayersResult:
+    start = time.perf_counter()
+    halved = computes_in_half(Graph.of(model)) or computes_in_half(Graph.of(candidate))
+    rows: list[LayerRow] = []
+    for number, feeds in enumerate(samples):
+        rows += onnx_rows(model, candidate, feeds, number, memory=memory, halved=halved)
+    shapes = tuple({name: array.shape for name, array in feeds.items()} for feeds in samples)
+    note = "" if rows else "no value has the same name in both models"
+    seconds = {"layers": time.perf_counter() - start}
+    return LayersResult(tuple(rows), shapes, note=note, reference=model.path, candidate=candidate.path, seconds=seconds)
 
 
 def _stores_half(document: Document) -> bool:

@@ -56,8 +56,8 @@ _HALF = 4e-3
 class Drift:
     """How far a tensor moves when what the model starts from changes by a millionth.
 
-    error: relative to the largest value; flips: integers and booleans that are
-    different; mismatched: NaN or infinity elsewhere.
+    error: relative to the largest value; flips: integers and booleans that are different; mismatched: positions where
+    NaN or infinity came or went.
     """
 
     error: float = 0.0
