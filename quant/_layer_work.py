@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from graphkit.graph import Graph
+from graphkit.quant import _columns
 from graphkit.quant._quantizer import Quantizer
 from graphkit.quant._rounding import by_pieces
 from graphkit.quant._spill import let_go
@@ -81,6 +82,9 @@ def _scales(entry: LayerPlan, codes: Codes) -> tuple[Codes, str]:
 
 def weight_error(matrix: Array, codes: Codes) -> float:
     """Norm of the difference that codes make to a matrix over its norm; 0 for an all-zero matrix."""
+    if codes.zeros is None and _columns.lies_by_columns(matrix) and codes.codes.flags.f_contiguous:
+        error, norm = _columns.squares(matrix, codes)
+        return float((error / norm) ** 0.5) if norm else 0.0
     sums: list[tuple[float, float]] = []
 
     def work(start: int, stop: int) -> None:

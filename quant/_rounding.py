@@ -16,7 +16,7 @@ from graphkit.quant.codes import TINY_SCALE, Array, code_range, pieces
 _ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # adding a whole .5 would round .49999997 up
 _SIGN = np.uint32(0x80000000)
 _NARROW = 256  # columns of a block up to which its extremes are found pair by pair
-_THREADED = 1 << 21  # elements from which threads pay
+THREADED = 1 << 21  # elements from which threads pay
 
 
 def cut(matrix: Array, blocks: int) -> Array:
@@ -29,7 +29,7 @@ def by_pieces(matrix: Array, work: Callable[[int, int], None]) -> None:
     """Call `work(first row, one past the last)` for runs of rows that together make the matrix."""
     rows, columns = matrix.shape
     runs = pieces(rows, columns)
-    if matrix.size < _THREADED:
+    if matrix.size < THREADED:
         for start, stop in runs:
             work(start, stop)
         return
@@ -49,7 +49,7 @@ def round_to_codes(matrix: Array, scales: Array, bits: int) -> Array:
 
     def work(start: int, stop: int) -> None:
         steps = cut(matrix[start:stop], scales.shape[1]) / divisors[start:stop]
-        _away_from_zero(steps)
+        away_from_zero(steps)
         codes[start:stop] = np.clip(steps, low, high, out=steps).reshape(stop - start, -1)
 
     by_pieces(matrix, work)
@@ -68,7 +68,7 @@ def round_above(matrix: Array, lows: Array, scales: Array, bits: int) -> Array:
     def work(start: int, stop: int) -> None:
         steps = cut(matrix[start:stop], scales.shape[1]) - lows[start:stop, :, None]
         steps /= divisors[start:stop]
-        _away_from_zero(steps)
+        away_from_zero(steps)
         np.clip(steps, 0, high - low, out=steps)
         codes[start:stop] = (steps.astype(np.int16) + np.int16(low)).reshape(stop - start, -1)
 
@@ -76,7 +76,7 @@ def round_above(matrix: Array, lows: Array, scales: Array, bits: int) -> Array:
     return codes
 
 
-def _away_from_zero(steps: Array) -> None:
+def away_from_zero(steps: Array) -> None:
     """Add what makes truncation, which the cast to int8 does, round halves away from zero."""
     halves = steps.view(np.uint32) & _SIGN
     halves |= _ALMOST_HALF.view(np.uint32)

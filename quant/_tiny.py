@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from graphkit.quant import _columns
 from graphkit.quant.codes import TINY_SCALE, Array, Codes, code_range
 
 _MARGIN = np.float32(2)  # scales this far above the rule are lifted too, whatever was rounded on the way
@@ -29,12 +30,24 @@ def without_tiny_scales(matrix: Array, bits: int, block_columns: int, quantize: 
     width = block_columns or columns
     if not width or columns % width:
         return quantize(matrix)  # which says what is wrong
-    blocks = matrix.reshape(rows, columns // width, width)
-    tops = np.maximum(blocks.max(axis=2), -blocks.min(axis=2))
+    codes = quantize(matrix)
+    if codes.symmetric and not ((codes.scales > 0) & (codes.scales <= _MARGIN * TINY_SCALE)).any():
+        return codes  # scales tell how large the weights are
+    tops = _tops(matrix, columns // width)
     limit = _MARGIN * TINY_SCALE * np.float32(code_range(bits)[1])
     tiny = (tops > 0) & (tops <= limit)
     if not tiny.any():
-        return quantize(matrix)
+        return codes
     powers = np.where(tiny, -np.frexp(tops)[1], 0)
+    blocks = matrix.reshape(rows, columns // width, width)
     codes = quantize(np.ldexp(blocks, powers[:, :, None]).reshape(rows, columns))
     return replace(codes, scales=np.ldexp(codes.scales, -powers))
+
+
+def _tops(matrix: Array, count: int) -> Array:
+    """The largest absolute weight of each block [rows, blocks]."""
+    if _columns.lies_by_columns(matrix):
+        return _columns.largest(matrix, count)
+    blocks = matrix.reshape(len(matrix), count, -1)
+    found: Array = np.maximum(blocks.max(axis=2), -blocks.min(axis=2))
+    return found

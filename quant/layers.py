@@ -96,8 +96,11 @@ class Layer:
 
         Raises ModelError, naming the layer, when weights are NaN or infinite.
         """
-        found = as_matrix(self._to_rows(array), self.name)
-        if found.size:
+        found: Array = np.asarray(self._to_rows(array), np.float32)
+        if not found.flags.f_contiguous:  # turning a matrix round costs more than rounding it: see _columns
+            found = as_matrix(found, self.name)
+        flat = found.reshape(-1, order="A")
+        if not np.isfinite(np.vdot(flat, flat)):  # so are squares of large weights
             check_finite(np.stack([found.min(), found.max()]), self.name)
         return found
 

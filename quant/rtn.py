@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphkit.quant import _columns
 from graphkit.quant._rounding import block_extremes, by_pieces, cut, round_above, round_to_codes
 from graphkit.quant.codes import TINY_SCALE, Array, Codes, as_matrix, blocks_of, check_bits, check_finite, code_range
 
@@ -34,6 +35,11 @@ def quantize_matrix(
     ModelError, naming the layer, for NaN and infinities.
     """
     check_bits(bits)
+    if not asymmetric and not integer_zeros and matrix.ndim == 2 and _columns.lies_by_columns(matrix):
+        scales = largest(matrix, blocks_of(matrix.shape[1], block_columns, name), name) / np.float32(
+            code_range(bits)[1]
+        )
+        return Codes(_columns.round_to_codes(matrix, scales), np.ascontiguousarray(scales), None, bits)
     matrix = as_matrix(matrix, name)
     blocks = blocks_of(matrix.shape[1], block_columns, name)
     if integer_zeros:
@@ -46,6 +52,10 @@ def quantize_matrix(
 
 def largest(matrix: Array, blocks: int, name: str = "") -> Array:
     """The largest absolute weight of each block, float32 [rows, blocks]. Raises ModelError for NaN and infinities."""
+    if _columns.lies_by_columns(matrix):
+        found = _columns.largest(matrix, blocks)
+        check_finite(found, name)
+        return found
     found = np.zeros((matrix.shape[0], blocks), np.float32)
 
     def work(start: int, stop: int) -> None:

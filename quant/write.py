@@ -17,7 +17,6 @@ Source: ONNX Operators, DequantizeLinear (opset 10, 13, 21).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +36,7 @@ from graphkit.quant.layers import Layer
 from graphkit.weights import Weight, make_weight
 
 AXIS_FROM = 13  # operator set with an axis
+_SHOWN = 4096  # elements by which equal constants are looked for
 _INT4_IR = 10
 _MICROSOFT = "com.microsoft"
 
@@ -91,10 +91,10 @@ class Writer:
         """
         key = b""
         if share and home.parent is None:
-            key = hashlib.blake2b(array.tobytes(), person=data_type.to_bytes(4, "little")).digest()
-            key += str(array.shape).encode()
-            if key in self._known:
-                return self._known[key]
+            key = _some_of(array) + f"{data_type} {array.shape}".encode()
+            known = self._known.get(key)
+            if known is not None and np.array_equal(np.asarray(home.constant(known), array.dtype), array):
+                return known
         name = home.new_name(hint)
         weight = self._weight(name, array, data_type, home)
         if home.parent is None and not home.is_function:
@@ -136,6 +136,11 @@ class Writer:
 def write_codes(graph: Graph, layer: Layer, codes: Codes) -> str:
     """Put codes in the place of one layer's weight; see `Writer.write`."""
     return Writer(graph).write(layer, codes)
+
+
+def _some_of(array: Array) -> bytes:
+    """Bytes that equal arrays share, and others hardly."""
+    return array.reshape(-1)[:: max(1, array.size // _SHOWN)].tobytes()
 
 
 def _holder(home: Graph, node: Node) -> Node:

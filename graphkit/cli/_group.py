@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "quantize": "Store weights with 2 to 8 bits, as ONNX or as a .mnn file.",
     "check": "Say what MNN would refuse or get wrong, and which pass fixes it.",
     "verify": "Compare two models, .onnx or .mnn, on the same inputs.",
+    "bisect": "Name the layer MNN gets wrong, or the pass that breaks a model.",
     "inspect": "Show what is in a model: inputs, outputs, operators, bytes.",
     "mnn": "Look into .mnn files and change them without loss; JSON and back.",
     "diff": "Say how two models differ, .onnx or .mnn: operators, fields, weights.",

@@ -14,6 +14,7 @@ import pytest
 from planted import Plant, changed, converted, frozen, op_named, planted, scaled, swapped, unary, wrong_scale
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.mnn import tracing
 from graphkit.mnn.document import Document
 from graphkit.mnn.worker import RunError
 from graphkit.model import Model
@@ -233,6 +234,27 @@ def test_a_file_that_does_not_run_is_an_error(cnn: tuple[Model, Path], tmp_path:
     broken = planted(cnn[1], tmp_path / "broken.mnn", changed("q", "common.kernelX", 99))
     with pytest.raises(RunError):
         compare_layers(cnn[0], broken, IMAGES[:1])
+
+
+def test_without_forcing_only_the_first_fault_on_a_path_is_named(
+    cnn: tuple[Model, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left for models that no session runs: said in the note, and what follows a fault is not blamed."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise RunError("a session cannot run this model", file=path)
+
+    monkeypatch.setattr(tracing, "trace", refuse)
+    clean = compare_layers(*cnn, IMAGES[:1])
+    assert clean.ok
+    assert not clean.forced
+    result = found(cnn, tmp_path, IMAGES[:1], scaled("c", "weight", 1.5), scaled("q", "weight", 2.0))
+    assert blamed(result) == ["r"]
+    assert "nothing was put right" in result.note
+    row = result.of("q")[0]
+    assert row.local is None
+    assert row.verdict == "suspect"
+    assert row.accumulated is not None
 
 
 def test_the_reference_is_converted_when_no_file_is_given(cnn: tuple[Model, Path]) -> None:

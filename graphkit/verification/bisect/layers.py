@@ -47,9 +47,10 @@ def layers(
 ) -> LayersResult:
     """Compare an ONNX model with a .mnn file or another ONNX model, value by value, each on right inputs.
 
-    candidate: the .mnn or .onnx file (of the latter, values of equal names are compared); without one the reference is converted as `convert` does it, with `passes` and `options`,
-    and the rows are about the optimized model. inputs: samples, else random ones that the model accepts (probes left
-    out). memory: bytes that reference tensors may take at a time; they lie in a temporary folder otherwise.
+    candidate: the .mnn or .onnx file (of the latter, values of equal names are compared); without one the reference is
+    converted as `convert` does it, with `passes` and `options`, and the rows are about the optimized model. inputs:
+    samples, else random ones that the model accepts (probes left out). memory: bytes that reference tensors may take
+    at a time; they lie in a temporary folder otherwise.
     mnn_memory: MNN's memory mode. timeout: seconds for each run of MNN. Raises ModelError and UsageError for bad files,
     names and inputs, MnnError when MNN refuses the model or cannot run it at all.
     """

@@ -196,6 +196,8 @@ def _mended(fault: Fault) -> Fault:
     suggestion = fault.suggestion
     if fault.rechecked or suggestion is None or not suggestion.works or suggestion.error is None:
         return fault
+    if not suggestion.right:
+        return replace(fault, rechecked="with it avoided the whole model is far better, and not right")
     return replace(fault, rechecked=f"with it avoided the whole model is right ({suggestion.error:.1e})")
 
 

@@ -208,28 +208,6 @@ def dominators(region: Region, output: str) -> tuple[str, ...]:
     return tuple(name for name in reversed(chain) if name in region.made)
 
 
-def pieces(region: Region, output: str) -> tuple[Region, ...]:
-    """The region cut at its dominators: each piece computes the next one from those before, the last one `output`."""
-    cuts = (*dominators(region, output), output)
-    known: set[str] = set(region.inputs)
-    found = []
-    for name in cuts:
-        found.append(between(region.graph, [name], known))
-        known.add(name)
-    return tuple(found)
-
-
-def graph_at(root: Graph, place: str) -> Graph:
-    """The graph that `place` names: "" for the main graph, else labels of nodes and branches, as in `if/then_branch`.
-
-    Raises UsageError when there is none.
-    """
-    for name, graph in places(root):
-        if name == place:
-            return graph
-    raise UsageError(f"the model has no subgraph '{place}'", hint="as in 'NODE/then_branch'")
-
-
 def places(root: Graph) -> Iterator[tuple[str, Graph]]:
     """All graphs of a model by their place, outer ones first."""
     yield "", root

@@ -49,7 +49,7 @@ class Suggestion:
     excluded: MNN operators that stay float. alone: the error that is left where the fault was shown by itself, None
     when that was not tried. before, error: the outputs of the whole model without and with all suggestions, None when
     not tried (or when nothing came out); l2: their relative L2, without and with them.
-    works: they are right, or far better.
+    right: they are right then; works: so, or far better.
     """
 
     sort: Sort
@@ -63,6 +63,7 @@ class Suggestion:
     error: float | None = None
     l2: tuple[float, float] | None = None
     works: bool = False
+    right: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary; errors that are not finite are null."""
@@ -221,9 +222,11 @@ def together(suggestions: Sequence[Suggestion], case: Case, before: tuple[float,
         return tuple(suggestions)
     proof = Evidence(fitting).judge_outputs(trial.runs, case.tolerance, squeeze=True)
     error, distance = judged(proof)
-    works = proof.kind == "equal" or error * _BETTER <= before[0] or distance * _BETTER <= before[1]
+    right = proof.kind == "equal"
+    works = right or error * _BETTER <= before[0] or distance * _BETTER <= before[1]
     return tuple(
-        replace(one, before=before[0], error=error, l2=(before[1], distance), works=works) for one in suggestions
+        replace(one, before=before[0], error=error, l2=(before[1], distance), works=works, right=right)
+        for one in suggestions
     )
 
 

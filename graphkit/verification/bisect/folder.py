@@ -1,0 +1,152 @@
+"""From an answer to a folder that shows it: the witness is reduced, anonymized if asked for, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphkit.compare import Tolerance
+from graphkit.errors import GraphkitError, OutputError
+from graphkit.mnn import proving
+from graphkit.mnn.options import ConverterOptions
+from graphkit.model import Model
+from graphkit.proof import Evidence, Feeds
+from graphkit.registry import Registry
+from graphkit.verification.bisect.anonymize import Anonymized, anonymize
+from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.mnn_faults import observe, same_fault
+from graphkit.verification.bisect.passes import PassBisectResult, alone, breaks
+from graphkit.verification.bisect.reduction import Budget, Predicate, Reduced, reduce_model
+from graphkit.verification.bisect.repro import Repro, Story, file_story, mnn_story, pass_story, write_repro
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Where a folder goes and what it may cost. anonymized: random weights, other names."""
+
+    folder: Path
+    anonymized: bool = False
+    seconds: float = 300.0
+    probes: int = 200
+    progress: Progress = lambda step: None
+
+    @property
+    def budget(self) -> Budget:
+        """A new budget, that begins now."""
+        return Budget(self.seconds, self.probes)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The folder, or why there is none."""
+
+    repro: Repro | None
+    note: str = ""
+
+
+def layer_repro(
+    result: BisectResult,
+    request: Request,
+    *,
+    options: ConverterOptions | None = None,
+    whole: Callable[[], tuple[Model, Evidence]],
+) -> Written:
+    """A folder for the first fault of a layer bisection that a small model, or the given file, can show.
+
+    whole: the model and the samples it was compared on, for faults that lie in the candidate file alone.
+    Raises OutputError when the folder cannot be written.
+    """
+    for fault in result.faults:
+        if fault.witness is not None and fault.kind not in ("file", "model"):
+            written = _of_witness(fault, request, options)
+            if written is not None:
+                return written
+    if not result.faults:
+        return Written(None)
+    if result.candidate is None:
+        return Written(None, "no smaller model shows the fault by itself; the whole model does")
+    return _of_file(result, result.candidate, request, whole())
+
+
+def _of_witness(fault: Fault, request: Request, options: ConverterOptions | None) -> Written | None:
+    """None when the witness does not show the fault again."""
+    witness = fault.witness
+    assert witness is not None
+    tolerance = witness.tolerance
+    seen = observe(witness.model, witness.feeds, options=options, tolerance=tolerance)
+    if not seen.faulty:
+        return None
+    predicate = same_fault(seen, options=options, tolerance=tolerance)
+    reduced = _reduced(witness.model, witness.feeds, predicate, request, (fault.node,))
+    last = observe(reduced.model, reduced.feeds, options=options, tolerance=tolerance)
+    story = mnn_story(last, reduced.model, answer=str(fault), options=options, tolerance=tolerance.rtol)
+    return _write(reduced, story, predicate, request)
+
+
+def _of_file(result: BisectResult, candidate: Path, request: Request, whole: tuple[Model, Evidence]) -> Written:
+    if request.anonymized:
+        return Written(None, "a fault of the given file cannot be anonymized: the file holds the weights")
+    model, evidence = whole
+    feeds = _telling(evidence, candidate)
+    story = file_story(result.answer, candidate)
+    return Written(write_repro(request.folder, Reduced(model, dict(feeds), (), True), None, story))
+
+
+def _telling(evidence: Evidence, candidate: Path) -> Feeds:
+    """The inputs on which a file is most wrong; the first ones where none shows it, or it is no .mnn file."""
+    worst, most = evidence.samples[0].feeds, 0.0
+    if candidate.suffix.lower() != ".mnn":
+        return worst
+    try:
+        proof = proving.judge(evidence, candidate, Tolerance())
+    except GraphkitError:  # MNN cannot run it at all
+        return worst
+    for sample, check in zip(evidence.samples, proof.checks, strict=True):
+        found = check.comparison.worst
+        if found is not None and not found.ok and not found.max_error <= most:
+            worst, most = sample.feeds, found.max_error
+    return worst
+
+
+def pass_repro(
+    result: PassBisectResult,
+    request: Request,
+    *,
+    registry: Registry | None = None,
+    tolerance: Tolerance | None = None,
+) -> Written:
+    """A folder for a pass that changes what a model computes. Raises OutputError when it cannot be written."""
+    if result.ok:
+        return Written(None)
+    if result.before is None or result.feeds is None:
+        return Written(None, "the check gives no sample that a folder could show")
+    pipeline = alone(result, registry=registry, tolerance=tolerance)
+    if pipeline is None:
+        return Written(None, "the pass alone does nothing wrong to the model as it stood; the whole pipeline does")
+    predicate = breaks(pipeline, plugins=result.plugins, registry=registry, tolerance=tolerance)
+    reduced = _reduced(result.before, result.feeds, predicate, request, ())
+    story = pass_story(result.answer, pipeline, result.plugins)
+    return _write(reduced, story, predicate, request)
+
+
+def _reduced(model: Model, feeds: Feeds, predicate: Predicate, request: Request, near: tuple[str, ...]) -> Reduced:
+    try:
+        return reduce_model(
+            model, feeds, predicate, budget=request.budget, near=near, progress=request.progress
+        )  # fmt: skip
+    except OutputError:
+        raise
+    except GraphkitError:  # what shows the fault cannot be run piece by piece
+        return Reduced(model, dict(feeds), (), False)
+
+
+def _write(reduced: Reduced, story: Story, predicate: Predicate, request: Request) -> Written:
+    hidden: Anonymized | None = None
+    if request.anonymized:
+        request.progress("anonymizing")
+        hidden = anonymize(reduced.model, reduced.feeds, predicate)
+    repro = write_repro(request.folder, reduced, None, story, anonymized=hidden)
+    return Written(repro, "" if hidden is None else hidden.note)

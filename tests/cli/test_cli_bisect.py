@@ -1,0 +1,142 @@
+"""`graphkit bisect`, and `graphkit verify --layers`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphkit as gk
+from graphkit.mnn.document import read, write
+from graphkit.testing import parse
+
+Run = Callable[..., Any]
+TEXT = """g (float[N, 4] x) => (float[N, 4] y)
+    <float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}, float[4] b = {1, 2, 3, 4}> {
+    m = MatMul(x, w) s = Sigmoid(m) t = Mul(s, b) y = Softmax<axis = 1>(t) }"""
+
+
+@pytest.fixture
+def net(run: Run) -> None:
+    """A model and its .mnn file in the current folder."""
+    parse(TEXT).save("net.onnx")
+    gk.convert("net.onnx", "net.mnn")
+
+
+def damaged() -> None:
+    """bad.mnn: net.mnn with one weight of its product changed."""
+    document = read("net.mnn")
+    (product,) = (op for op in document.net.tables("oplists") if "weight" in (op["main"] or ()))
+    weights = np.array(product["main"]["weight"])
+    weights[5] += 3
+    product["main"].fields["weight"] = weights
+    write(document, "bad.mnn")
+
+
+@pytest.mark.usefixtures("net")
+def test_nothing_wrong(run: Run) -> None:
+    for args in (("net.onnx",), ("net.onnx", "net.mnn")):
+        result = run("bisect", *args)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.startswith("no mismatch: ")
+    assert not Path("net.bisect").exists()
+
+
+@pytest.mark.usefixtures("net")
+def test_a_changed_weight_is_named_and_reproduced(run: Run) -> None:
+    damaged()
+    result = run("bisect", "net.onnx", "bad.mnn", "--json")
+    assert result.exit_code == 1, result.stderr
+    data = json.loads(result.stdout)
+    assert [(fault["op"], fault["kind"]) for fault in data["faults"]] == [("MatMul", "file")]
+    assert data["answer"].startswith("first mismatch: node 'm' (MatMul)")
+    assert data["repro"]["reproduced"] is True
+    readme = Path("net.bisect/README.md").read_text()
+    command = next(line.strip() for line in readme.splitlines() if line.startswith("    "))
+    words = command.replace("graphkit", f"{sys.executable} -m graphkit", 1).split()
+    assert subprocess.run(words, cwd="net.bisect", capture_output=True, check=False).returncode == 1
+
+
+def test_a_fault_of_mnn_is_reduced(run: Run) -> None:
+    parse(
+        """g (float[3, 4, 2] x, float[2, 2] u) => (float[3, 4, 2] y) <int64[2, 2] i = {0, 1, 2, 3}> {
+        a = Abs(x) s = ScatterND(a, i, u) r = Neg(s) y = Neg(r) }"""
+    ).save("scatter.onnx")
+    result = run("bisect", "scatter.onnx", "--no-optimize", "-o", "fault", "--json")
+    assert result.exit_code == 1
+    data = json.loads(result.stdout)
+    assert data["faults"][0]["op"] == "ScatterND"
+    assert data["faults"][0]["kind"] == "operator"
+    assert data["repro"]["nodes"] == 1
+    assert {file.name for file in Path("fault").iterdir()} >= {"model.onnx", "inputs.npz", "expected.npz", "report.txt"}
+    assert (
+        subprocess.run([sys.executable, "reproduce.py"], cwd="fault", capture_output=True, check=False).returncode == 1
+    )
+    assert run("bisect", "scatter.onnx").exit_code == 0  # the passes avoid it
+
+
+def test_a_bad_pass_is_named(run: Run) -> None:
+    result = run("bisect", "two.onnx", "--plugin", "plugin.py", "--passes", "cleanup,break-add", "-v")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("first bad: rewrite 1 of 1, pass 'break-add'")
+    assert Path("two.bisect/README.md").exists()
+    assert run("bisect", "two.onnx", "--passes", "cleanup").exit_code == 0
+
+
+def test_a_command_decides(run: Run) -> None:
+    Path("check.py").write_text(
+        "import onnx, sys\nops = [n.op_type for n in onnx.load(sys.argv[1]).graph.node]\nsys.exit('Sub' in ops)\n"
+    )
+    args = ("bisect", "two.onnx", "--plugin", "plugin.py", "--passes", "break-add", "--no-repro")
+    result = run(*args, "--check", f"{sys.executable} check.py")
+    assert result.exit_code == 1
+    assert "pass 'break-add'" in result.stdout
+    result = run(*args, "--check", "no-such-program-anywhere")
+    assert result.exit_code == 2
+    assert "no-such-program-anywhere" in result.stderr
+
+
+@pytest.mark.usefixtures("net")
+def test_the_table_of_layers(run: Run) -> None:
+    damaged()
+    result = run("verify", "net.onnx", "bad.mnn", "--layers", "--csv", "l.csv", "--sort", "ratio")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:2] == ["layer", "op"]
+    assert lines[1].split()[:2] == ["m", "MatMul"]
+    assert lines[1].split()[-1] == "suspect"
+    with Path("l.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["node"] for row in rows if row["verdict"] == "suspect"} == {"m"}
+    result = run("verify", "net.onnx", "net.mnn", "--layers", "--json")
+    assert json.loads(result.stdout)["layers"]["suspects"] == []
+
+
+@pytest.mark.usefixtures("net")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("bisect", "missing.onnx"), "missing.onnx"),
+        (("bisect", "net.onnx", "missing.mnn"), "missing.mnn"),
+        (("bisect", "net.onnx", "net.mnn", "--passes", "cleanup"), "candidate"),
+        (("bisect", "net.onnx", "--check", "true"), "--passes"),
+        (("bisect", "net.onnx", "--passes", "clenup"), "cleanup"),
+        (("bisect", "net.onnx", "--memory", "60%"), "--memory"),
+        (("bisect", "net.onnx", "--inputs", "missing.npz"), "missing.npz"),
+        (("verify", "net.onnx", "net.mnn", "--sort", "ratio"), "--layers"),
+        (("verify", "net.onnx", "net.mnn", "--layers", "--sort", "rato"), "ratio"),
+        (("verify", "net.mnn", "net.mnn", "--layers"), "reference"),
+    ],
+)
+def test_bad_arguments(run: Run, args: tuple[str, ...], message: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not Path("net.bisect").exists()
