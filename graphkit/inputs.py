@@ -209,16 +209,16 @@ def load_inputs(path: Path | str) -> list[dict[str, Array]]:
     """
     path = Path(path)
     if path.is_file():
-        return [_read_npz(path)]
+        return [read_npz(path)]
     if not path.is_dir():
         raise UsageError("is not there", file=path)
-    archives = sorted(path.glob("*.npz"), key=_natural)
+    archives = sorted(path.glob("*.npz"), key=natural_order)
     if archives:
-        return [_read_npz(file) for file in archives]
-    arrays = sorted(path.glob("*.npy"), key=_natural)
+        return [read_npz(file) for file in archives]
+    arrays = sorted(path.glob("*.npy"), key=natural_order)
     if not arrays:
         raise UsageError("has no .npz and no .npy files", file=path)
-    return [{file.stem: _read_array(file) for file in arrays}]
+    return [{file.stem: read_npy(file) for file in arrays}]
 
 
 def check_feeds(specs: Sequence[InputSpec], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -276,7 +276,8 @@ def _cast(spec: InputSpec, array: Array) -> Array:
     return cast
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file by name. Raises UsageError for anything else, and for Python objects."""
     try:
         # Opened here, because numpy leaves a damaged file open.
         with path.open("rb") as file:
@@ -288,14 +289,15 @@ def _read_npz(path: Path) -> dict[str, Array]:
         raise UsageError(f"cannot be read as .npz: {error}", file=path) from error
 
 
-def _read_array(path: Path) -> Array:
+def read_npy(path: Path) -> Array:
+    """The array of an .npy file. Raises UsageError for anything else, and for Python objects."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"cannot be read as .npy: {error}", file=path) from error
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def natural_order(path: Path) -> list[tuple[int, str]]:
     """A sort key that puts sample 2 before sample 10."""
     parts = re.split(r"(\d+)", path.stem)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from graphkit.errors import UsageError
+from graphkit.inputs import read_npy, read_npz
 from graphkit.quant._calib_specs import Array, Found, Sample, choose
 from graphkit.runtime import InputSpec
 
@@ -21,7 +19,7 @@ _PICTURE = 4  # axes of a batch of pictures
 def load(files: Sequence[Path], *, specs: Sequence[InputSpec], choice: tuple[int | None, int]) -> Found:
     """Samples of files of one kind, and a note; see `load_calibration`. Raises UsageError."""
     if files[0].suffix.lower() == ".npz":
-        feeds = [(file, _read_npz(file)) for file in (choose(files, choice) if len(files) > 1 else files)]
+        feeds = [(file, read_npz(file)) for file in (choose(files, choice) if len(files) > 1 else files)]
     else:
         feeds = _npy_feeds(files, specs)
     samples: list[tuple[Path, Sample]] = []
@@ -100,29 +98,11 @@ def _npy_feeds(files: Sequence[Path], specs: Sequence[InputSpec]) -> list[tuple[
     known = {spec.name for spec in specs}
     stems = {file: file.stem.replace("__s__", "/").replace("__c__", ":") for file in files}
     if any(stem in known for stem in (*stems.values(), *(file.stem for file in files))):
-        return [(files[0].parent, {file.stem: _read_npy(file) for file in files})]
+        return [(files[0].parent, {file.stem: read_npy(file) for file in files})]
     if len(specs) == 1:
-        return [(file, {specs[0].name: _read_npy(file)}) for file in files]
+        return [(file, {specs[0].name: read_npy(file)}) for file in files]
     raise UsageError(
         f"no .npy is called after an input, such as '{specs[0].name}.npy'",
         file=files[0].parent if len(files) > 1 else files[0],
         hint="name one file after each input, or store samples as .npz",
     )
-
-
-def _read_npz(path: Path) -> Sample:
-    try:
-        with path.open("rb") as file:  # numpy leaves a damaged file open
-            stored = np.load(file, allow_pickle=False)
-            if isinstance(stored, np.ndarray):
-                raise UsageError("is one array, not an .npz of named arrays", file=path)
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"cannot be read as .npz: {error}", file=path) from error
-
-
-def _read_npy(path: Path) -> Array:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot be read as .npy: {error}", file=path) from error

@@ -93,7 +93,7 @@ class Writer:
         if share and home.parent is None:
             key = _some_of(array) + f"{data_type} {array.shape}".encode()
             known = self._known.get(key)
-            if known is not None and np.array_equal(np.asarray(home.constant(known), array.dtype), array):
+            if known is not None and _holds(home, known, array):
                 return known
         name = home.new_name(hint)
         weight = self._weight(name, array, data_type, home)
@@ -136,6 +136,13 @@ class Writer:
 def write_codes(graph: Graph, layer: Layer, codes: Codes) -> str:
     """Put codes in the place of one layer's weight; see `Writer.write`."""
     return Writer(graph).write(layer, codes)
+
+
+def _holds(home: Graph, name: str, array: Array) -> bool:
+    """True when a constant has these values."""
+    weight = home.weight(name)
+    # Read apart from the weight, which would keep what it has read.
+    return weight is not None and np.array_equal(Weight(weight.proto, weight.store).array().astype(array.dtype), array)
 
 
 def _some_of(array: Array) -> bytes:

@@ -42,10 +42,10 @@ def _files(path: Path) -> list[Path]:
         if path.exists() and not path.is_file():
             raise UsageError("is not a file", file=path)
         return [path]
-    from graphkit.inputs import _natural
+    from graphkit.inputs import natural_order
 
-    archives = sorted(path.glob("*.npz"), key=_natural)
-    arrays = sorted(path.glob("*.npy"), key=_natural)
+    archives = sorted(path.glob("*.npz"), key=natural_order)
+    arrays = sorted(path.glob("*.npy"), key=natural_order)
     if archives and arrays:
         raise UsageError(
             f"holds both .npz files (a sample each) and .npy files (an input each): '{archives[0].name}' and "

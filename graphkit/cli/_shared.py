@@ -141,3 +141,12 @@ run_options = combined(
 report_option = option(
     "--report", "report_file", type=PATH, metavar="F.json", help="Also write what --json prints to a file."
 )
+
+timeout_option = option(
+    "--timeout",
+    type=Finite(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that one step of MNN, or a check, may take.",
+)

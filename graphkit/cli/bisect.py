@@ -58,14 +58,7 @@ EXAMPLES = (
 @_shared.bind_options
 @_shared.sample_options
 @_shared.tolerance_options
-@option(
-    "--timeout",
-    type=_shared.Finite(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that MNN or a check may take for one step.",
-)
+@_shared.timeout_option
 @option(
     "--seconds",
     type=_shared.Finite(min=0, min_open=True),

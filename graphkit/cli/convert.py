@@ -80,14 +80,7 @@ def _converter_option(item: ConverterOption) -> Callable[[F], F]:
     help="Leave the .mnn file even when MNN computes it wrong.",
 )
 @_shared.run_options
-@option(
-    "--timeout",
-    type=_shared.Finite(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that MNN may take for one step.",
-)
+@_shared.timeout_option
 @_converter_options
 @_shared.report_option
 @output_flags

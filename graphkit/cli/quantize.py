@@ -33,14 +33,7 @@ EXAMPLES = (
 @option("--passes", metavar="PIPELINE", section="Passes", help="What to run before. Default: mnn for OUT.mnn, default.")
 @_shared.bind_options
 @_shared.plugin_option
-@option(
-    "--timeout",
-    type=_shared.Finite(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that MNN may take for one step.",
-)
+@_shared.timeout_option
 @_shared.report_option
 @output_flags
 @click.pass_obj
