@@ -122,7 +122,20 @@ def convert(
     evidence, excuse = result.evidence, result.proof.note if verify != "none" else _NOT_ASKED
     if evidence is None and verify != "none":
         evidence = _second_best(result.model, inputs, seed, excuse)
-    return trip.run(result.model, evidence, excuse, result)
+    handed = result.model
+    if _is_quantized(handed):  # by a pass: the codes are noted now, and MNNConvert gets floats
+        trip.carrier = Carrier.of(handed, half_scales=bool(options.get("fp16")))
+        handed = optimize(handed, _FLOATS, verify="none", plugins=plugins).model
+    return trip.run(handed, evidence, excuse, result)
+
+
+_FLOATS = "dequantize-weights,fixpoint(fold-constants,cleanup)"
+
+
+def _is_quantized(model: Model) -> bool:
+    """True when weights are behind a DequantizeLinear."""
+    graph = Graph.of(model)
+    return any(graph.is_constant(node.inputs[0]) for node in graph.by_op("DequantizeLinear"))
 
 
 def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse: str) -> Evidence | None:

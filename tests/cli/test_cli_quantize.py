@@ -202,3 +202,10 @@ def test_half_floats_are_forecast(run: Run) -> None:
     )  # fmt: skip
     result = run("convert", "big.onnx", "--fp16", "-v")
     assert "half floats" in result.stdout
+
+
+def test_a_pass_at_the_end_of_the_pipeline_is_carried(run: Run) -> None:
+    result = run("convert", "net.onnx", "--passes", "mnn,quantize{bits=4,block=32,method=mse}")
+    assert result.exit_code == 0, result.stderr
+    assert "carried 2 quantized layers: 4-bit block 32" in result.stdout
+    assert [layer.bits for layer in summarize(read("net.mnn")).quantized] == [4, 4]
