@@ -92,7 +92,7 @@ REASONS = ("is NaN", "without a name", "crashes on a list", "is not UTF-8")
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_tables_come_back_or_are_refused_by_name(draw: dice.Random) -> None:
     made = random_document(draw)
     with tempfile.TemporaryDirectory() as folder:

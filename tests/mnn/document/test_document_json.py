@@ -56,7 +56,7 @@ def test_a_document_comes_back_as_it_was(tmp_path: Path, inline: bool) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.booleans())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_tables_come_back_as_they_were(draw: random.Random, inline: bool) -> None:
     made = random_document(draw)
     with tempfile.TemporaryDirectory() as folder:

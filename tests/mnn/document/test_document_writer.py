@@ -28,7 +28,7 @@ def test_a_document_comes_back_as_it_was() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_tables_come_back_as_they_were(draw: random.Random) -> None:
     made = random_document(draw)
     data = dump(made)
