@@ -121,6 +121,30 @@ def onnx_ir_copy(source: Path, target: Path, options: Options) -> Result:
     return None
 
 
+def graphkit_int8(source: Path, target: Path, options: Options) -> Result:
+    """Load, quantize to 8 bits with blocks of `block` (0: one scale a channel), save; without passes before."""
+    from graphkit.quant.engine import quantize
+    from graphkit.quant.options import QuantizeOptions
+
+    quantize(source, QuantizeOptions(8, options.get("block", 0))).model.save(target)
+    return None
+
+
+def onnxruntime_int8(source: Path, target: Path, options: Options) -> Result:
+    """onnxruntime's MatMulNBitsQuantizer with 8 bits, symmetric as ours; saved as its documentation does."""
+    import logging
+
+    import onnx
+    from onnxruntime.quantization import matmul_nbits_quantizer as peer
+
+    logging.disable(logging.ERROR)
+    block = options.get("block", 0) or 128
+    made = peer.MatMulNBitsQuantizer(onnx.load(source), bits=8, block_size=block, is_symmetric=True)
+    made.process()
+    made.model.save_model_to_file(str(target), use_external_data_format=False)
+    return None
+
+
 def digest(source: Path, target: Path, options: Options) -> Result:
     """A hash over names, types, shapes and bytes of all initializers of `source`, as onnx reads them."""
     import onnx
@@ -151,6 +175,7 @@ TOOLS: dict[str, Tool] = {
     "onnx copy": onnx_copy,
     "onnx_ir copy": onnx_ir_copy,
 }
+QUANTIZERS: dict[str, Tool] = {"graphkit int8": graphkit_int8, "onnxruntime int8": onnxruntime_int8}
 CHECKS: dict[str, Tool] = {"digest": digest, "judge": judge}
 PEERS = tuple(name for name in TOOLS if name != "graphkit" and not name.endswith("copy"))
 FIXES_DIMS = ("graphkit", "onnxsim", "onnxslim")

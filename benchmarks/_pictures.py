@@ -7,7 +7,7 @@ scikit-image. The two parts share no sentence and no photograph.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +31,7 @@ _SCENES = {
     "calibration": ("coffee", "rocket", "brick", "grass", "retina", "coins", "colorwheel", "moon"),
     "evaluation": ("chelsea", "gravel"),
 }
-_FACES = {"calibration": range(0, 60), "evaluation": range(60, 100)}  # of the 100 small faces of scikit-image
+_FACES = {"calibration": range(60), "evaluation": range(60, 100)}  # of the 100 small faces of scikit-image
 
 
 def text_lines(part: Part) -> list[Feeds]:
@@ -95,7 +95,8 @@ def _printed(pixels: Doubles, texts: Sequence[str], rng: np.random.Generator) ->
 def _with_faces(pixels: Doubles, part: Part, rng: np.random.Generator) -> Doubles:
     """A photograph with three small faces in it, each larger than it was."""
     shown = pixels.copy()
-    small: NDArray[Any] = data.lfw_subset()
+    load: Callable[[], NDArray[Any]] = data.lfw_subset  # scikit-image leaves it unannotated
+    small = load()
     for column in range(3):
         side = int(rng.integers(32, 80))
         face = resized(np.repeat(small[rng.choice(_FACES[part])][..., None], 3, axis=2).astype(np.float64), side, side)

@@ -18,9 +18,9 @@ from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.road import convert
 from graphkit.quant.budget import parse_budget
 from graphkit.quant.options import QuantizeOptions
-from graphkit.quant.search import Search
+from graphkit.quant.search import BITS, Search
 from graphkit.quant.setting import Setting
-from graphkit.quantizing import Data, Job, Quantized, run
+from graphkit.quantizing import Data, Job, Quantized, quantize
 
 RESULTS = Path(__file__).parent / "results"
 Array = npt.NDArray[Any]
@@ -44,19 +44,25 @@ Maker = Callable[[Path, Path, Path], Made]  # source, calibration data, output
 
 
 def ours(
-    bits: int = 8, *, block: int = 0, method: str = "rtn", budget: str = "", samples: int = 8, **search: Any
+    bits: int = 8,
+    *,
+    block: int = 0,
+    method: str = "rtn",
+    budget: str = "",
+    tried: tuple[int, ...] = BITS,
+    samples: int = 8,
 ) -> Maker:
-    """What `graphkit quantize` makes: with the same bits everywhere, or chosen by a search for a budget."""
+    """What `graphkit quantize` makes: equal bits everywhere, or what a search finds of those `tried` for a budget."""
 
     def make(source: Path, data: Path, output: Path) -> Made:
         options = QuantizeOptions(bits=bits, block=block, method=method)  # type: ignore[arg-type]
-        finder = Search(budget=parse_budget(budget), samples=samples, **search) if budget else None
+        finder = Search(budget=parse_budget(budget), samples=samples, bits=tried) if budget else None
         begin = _cpu()
         job = Job(options, search=finder, data=Data(data) if budget or method == "gptq" else None)
-        done = run(source, job, passes="mnn", verify="none")
+        done = quantize(source, job, passes="mnn", verify="none")
         result = convert(done.model, output)
         cpu = _cpu() - begin
-        left = f"{len(result.carriage.left)} float" if result.carriage.left else ""
+        left = "; ".join(f"float in MNN: {entry.node} ({entry.reason})" for entry in result.carriage.left)
         note = ", ".join(filter(None, [chosen(done) if budget else "", left]))
         return Made(output, result.size, done.result.nbytes, cpu, result.proof.max_error, note)
 
@@ -117,7 +123,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def head(title: str, command: str) -> str:
+def head(title: str, command: str, peers: Sequence[str] = ()) -> str:
     """Title, date, command and machine."""
     today = datetime.datetime.now(tz=datetime.UTC).date()
     facts = machine()

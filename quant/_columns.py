@@ -47,7 +47,7 @@ def round_to_codes(matrix: Array, scales: Array) -> Array:
     """
     stored = matrix.T
     codes = np.empty(stored.shape, np.int8)
-    divisors = np.where(scales > TINY_SCALE, scales, np.float32(np.inf)).T
+    divisors = np.ascontiguousarray(np.where(scales > TINY_SCALE, scales, np.float32(np.inf)).T)
 
     def work(runs: Sequence[Run]) -> list[None]:
         for (start, stop, block), (_, piece, room) in zip(runs, _pieces(stored, runs), strict=True):

@@ -196,14 +196,14 @@ class _Run:
         return found
 
     def _grid(self, setting: Setting) -> list[Setting]:
-        """All bits with all blocks; 8 bits, where scales matter least, with the largest alone."""
+        """All bits with all blocks; 8 bits, where scales matter least, with the largest alone, unless all have 8."""
         blocks = self.search.blocks or ((0, _WIDE_BLOCK, setting.block) if setting.block else (0,))
         largest = 0 if 0 in blocks else max(blocks)
         return [
             Setting(bits, block, setting.symmetric)
             for bits in sorted(set(self.search.bits))
             for block in dict.fromkeys(blocks)
-            if bits < MAX_BITS or block == largest
+            if bits < MAX_BITS or block == largest or min(self.search.bits) == MAX_BITS
         ]
 
     def _check_budget(self, budget: int) -> None:

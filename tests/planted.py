@@ -140,6 +140,30 @@ def frozen(name: str, slot: int, values: Sequence[float]) -> Plant:
     return plant
 
 
+def rewired(name: str, slot: int, other: str) -> Plant:
+    """An input of an operator taken from another operator of the same graph."""
+
+    def plant(document: Document) -> None:
+        user, maker = op_named(document, name), op_named(document, other)
+        reads = np.array(user.ints("inputIndexes"), "<i4")
+        reads[slot] = maker.ints("outputIndexes")[0]
+        user.fields["inputIndexes"] = reads
+
+    return plant
+
+
+def rows_emptied(name: str, first: int) -> Plant:
+    """The rows of a constant table from `first` on set to zero."""
+
+    def plant(document: Document) -> None:
+        main = op_named(document, name)["main"]
+        table = main["float32s"].reshape(int(main["dims"][0]), -1).copy()
+        table[first:] = 0
+        main.fields["float32s"] = table.reshape(-1)
+
+    return plant
+
+
 def constant_scaled(name: str, factor: float) -> Plant:
     """A constant times a factor: masks, scales."""
 
