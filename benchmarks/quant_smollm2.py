@@ -105,7 +105,7 @@ class Row:
         """A row of the table."""
         return [
             self.name, f"{self.size / 1e6:.2f}", f"{self.judged.perplexity:.3f}",
-            f"{self.judged.agreement(reference):.2%}", f"{self.seconds:.0f}", self.note,
+            f"{self.judged.agreement(reference):.2%}", f"{self.seconds:.0f}" if self.seconds else "–", self.note,
         ]  # fmt: skip
 
 
@@ -224,12 +224,18 @@ def report(lab: Lab, rows: Mapping[str, Row], calibration: int, seconds: float) 
     parts = [part.replace("\n", " ") for part in (__doc__ or "").strip().split("\n\n")[2:]]
     told = (
         f"{count} passages of evaluation ({count * (LENGTH - 1)} next tokens), {calibration} of calibration. "
-        f"Seconds are wall time from ONNX to .mnn. The whole run took {seconds / 60:.0f} minutes; the largest "
-        f"process took {_peak()}."
+        f"Seconds are wall time from ONNX to .mnn. The whole run took {seconds / 60:.0f} minutes, and "
+        f"{_cpu() / 60:.0f} minutes of CPU time; the largest process took {_peak()}."
     )
     claims = "\n".join(bar.markdown() for bar in bars(rows, lab.reference))
     title = head("SmolLM2 with 4-bit weights", "python benchmarks/quant_smollm2.py")
     return "\n\n".join([title.strip(), *parts, told, table(HEADER, lines), claims]) + "\n"
+
+
+def _cpu() -> float:
+    """User and system seconds of this process and of its children that have ended."""
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 
 def _peak() -> str:

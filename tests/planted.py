@@ -56,6 +56,17 @@ def scaled(name: str, field: str, factor: float) -> Plant:
     return plant
 
 
+def put(name: str, field: str, values: Any) -> Plant:
+    """Other numbers for an operator's parameters."""
+
+    def plant(document: Document) -> None:
+        main = op_named(document, name)["main"]
+        assert main[field].size == np.size(values)
+        main.fields[field] = np.ascontiguousarray(values, "<f4").reshape(-1)
+
+    return plant
+
+
 def one_channel(name: str, channel: int, factor: float) -> Plant:
     """The weights of one output channel of a convolution times a factor."""
 
