@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -50,9 +51,10 @@ def round_to_codes(matrix: Array, scales: Array) -> Array:
     divisors = np.ascontiguousarray(np.where(scales > TINY_SCALE, scales, np.float32(np.inf)).T)
 
     def work(runs: Sequence[Run]) -> list[None]:
+        spare = np.empty((_longest(runs), stored.shape[1]), np.uint32)
         for (start, stop, block), (_, piece, room) in zip(runs, _pieces(stored, runs), strict=True):
             np.divide(piece, divisors[block], out=room)
-            away_from_zero(room)
+            away_from_zero(room, spare[: stop - start])
             np.copyto(codes[start:stop], room, casting="unsafe")
         return []
 
@@ -67,7 +69,8 @@ def squares(matrix: Array, codes: Codes) -> tuple[float, float]:
     def work(runs: Sequence[Run]) -> list[tuple[float, float]]:
         sums = []
         for (start, stop, block), (_, piece, room) in zip(runs, _pieces(stored, runs), strict=True):
-            np.multiply(lying[start:stop], scales[block], out=room)
+            np.copyto(room, lying[start:stop])  # faster than a product of two types
+            room *= scales[block]
             room -= piece
             sums.append((float(np.vdot(room, room)), float(np.vdot(piece, piece))))
         return sums
@@ -76,9 +79,13 @@ def squares(matrix: Array, codes: Codes) -> tuple[float, float]:
     return sum(error for error, _ in parts), sum(size for _, size in parts)
 
 
+def _longest(runs: Sequence[Run]) -> int:
+    return max((stop - start for start, stop, _ in runs), default=0)
+
+
 def _pieces(stored: Array, runs: Sequence[Run]) -> Iterator[tuple[int, Array, Array]]:
     """Each run's block, weights, and a buffer of its shape, the same for all."""
-    room = np.empty((max((stop - start for start, stop, _ in runs), default=0), stored.shape[1]), np.float32)
+    room = np.empty((_longest(runs), stored.shape[1]), np.float32)
     for start, stop, block in runs:
         yield block, stored[start:stop], room[: stop - start]
 
@@ -91,5 +98,11 @@ def _shared(stored: Array, blocks: int, work: Callable[[Sequence[Run]], list[T]]
     count = (os.cpu_count() or 1) if stored.size >= THREADED else 1
     if count == 1:
         return work(runs)
-    with ThreadPoolExecutor(count) as pool:
-        return [part for parts in pool.map(work, [runs[i::count] for i in range(count)]) for part in parts]
+    pool = _pool(count, os.getpid())
+    return [part for parts in pool.map(work, [runs[i::count] for i in range(count)]) for part in parts]
+
+
+@cache
+def _pool(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads that stay, of this process: new ones for each matrix cost a tenth of the work."""
+    return ThreadPoolExecutor(count, "columns")

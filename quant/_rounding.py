@@ -76,9 +76,12 @@ def round_above(matrix: Array, lows: Array, scales: Array, bits: int) -> Array:
     return codes
 
 
-def away_from_zero(steps: Array) -> None:
-    """Add what makes truncation, which the cast to int8 does, round halves away from zero."""
-    halves = steps.view(np.uint32) & _SIGN
+def away_from_zero(steps: Array, room: Array | None = None) -> None:
+    """Add what makes truncation, which the cast to int8 does, round halves away from zero.
+
+    room: uint32 of the shape of `steps`, to work in.
+    """
+    halves = np.bitwise_and(steps.view(np.uint32), _SIGN, out=room)
     halves |= _ALMOST_HALF.view(np.uint32)
     steps += halves.view(np.float32)
 
