@@ -20,7 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._faults import KINDS, MATMUL, SUBJECTS, At, Case, Feeds, Subject, plants
+from benchmarks._fault_cases import SUBJECTS
+from benchmarks._faults import KINDS, MATMUL, At, Case, Feeds, Subject, plants
 from benchmarks._naturals import NATURALS, Natural
 from benchmarks._quant import RESULTS, head
 from benchmarks._report import Bar, Table
@@ -101,7 +102,7 @@ def _row(subject: Subject, case: Case, model: Model, good: Path, feeds: Sequence
 def _is_at(model: Model, fault: Fault, at: At) -> bool:
     """True when a fault is told of this MNN operator, of the ONNX node behind it, and as one of the file."""
     right_kind = fault.kind == "file" or (fault.kind == "quantization" and fault.found.alone == "right")
-    right_op = fault.row is not None and fault.row.mnn_op == at.mnn_op
+    right_op = fault.row is not None and (fault.row.mnn_op == at.mnn_op or f"'{at.mnn_op}'" in fault.found.reason)
     return right_kind and right_op and fault.op == at.op and fault.node == _behind(model, at)
 
 

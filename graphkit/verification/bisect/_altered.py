@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graphkit.errors import GraphkitError
@@ -72,12 +73,38 @@ def _amount(relative: float | None, count: int | None, total: int | None) -> str
     return f" by {relative:.1e} in {count} of {total} numbers" if count is not None else f" by {relative:.1e}"
 
 
+def hidden(
+    root: Graph, place: str, labels: Sequence[str], changes: Iterable[OpChange]
+) -> list[tuple[OpChange, str, str, str]]:
+    """Changes of operators that stand for one of these nodes, or of constants that one reads, in the nodes' order.
+
+    With the label, the type and the value of the node.
+    """
+    graph = dict(places(root)).get(place)
+    found: dict[str, tuple[OpChange, str, str, str]] = {}
+    if graph is None:
+        return []
+    for change in changes:
+        for name in _names(change):
+            maker = graph.producer(name)
+            nodes = [maker] if maker is not None and maker.op_type != "Constant" else graph.consumers(name)
+            for node in nodes:
+                if node.label in labels:
+                    found.setdefault(node.label, (change, node.label, node.op, node.outputs[0]))
+    return [found[label] for label in labels if label in found]
+
+
 def node_of(root: Graph, change: OpChange) -> tuple[str, str, str, str] | None:
     """Place, label, operator and value of the ONNX node that a changed operator is named after, if there is one."""
-    names = [name.removesuffix(_MATMUL) for name in (change.name, change.old_name, *change.outputs) if name]
+    names = _names(change)
     for place, graph in places(root):
         for name in names:
             node = graph.producer(name)
             if node is not None and node.op_type != "Constant":
                 return place, node.label, node.op, name
     return None
+
+
+def _names(change: OpChange) -> list[str]:
+    """ONNX values that a changed operator may be named after."""
+    return [name.removesuffix(_MATMUL) for name in (change.name, change.old_name, *change.outputs) if name]

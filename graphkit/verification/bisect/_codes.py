@@ -7,7 +7,7 @@ codes stand for tells what each layer must compute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ class Layer:
     @property
     def rounding(self) -> float:
         """What plain rounding to as many bits costs, with as many scales."""
-        return _distance(self.floats, rounded(self.floats, self.bits, self.area, self.asymmetric))
+        return _distance(self.floats, self.plain)
+
+    @property
+    def plain(self) -> Array:
+        """The weights rounded to as many bits, with as many scales."""
+        return rounded(self.floats, self.bits, self.area, self.asymmetric)
 
     @property
     def wrong(self) -> str:
@@ -82,16 +87,23 @@ def layers(candidate: Path, floats: Path) -> dict[Key, Layer]:
     return found
 
 
-def twin(candidate: Path, floats: Path, target: Path) -> int:
-    """Write the float file with the weights that the candidate's codes stand for; how many layers got some."""
+def twin(candidate: Path, floats: Path, target: Path, rounding: Collection[Key] = ()) -> int:
+    """Write the float file with the weights that the candidate's codes stand for; how many layers got some.
+
+    rounding: layers that get what plain rounding makes of their weights, whatever their codes say.
+    """
     document, count = read(floats), 0
+    known = layers(candidate, floats) if rounding else {}
     codes = {key: held for key, held in _weights(read(candidate)) if isinstance(held, Codes)}
     for graph in document.graphs():
         for op in graph.ops:
             held = codes.get((graph.name, op["name"] or ""))
             main = op["main"]
             if held is not None and isinstance(main, Table) and "weight" in main and main["weight"].size == held.count:
-                main.fields["weight"] = np.ascontiguousarray(held.values(0, held.count), "<f4")
+                key = (graph.name, op["name"] or "")
+                layer = known.get(key) if key in rounding else None
+                values = held.values(0, held.count) if layer is None else layer.plain
+                main.fields["weight"] = np.ascontiguousarray(values, "<f4")
                 count += 1
     write(document, target)
     return count

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
+from graphkit.mnn.document import read
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
@@ -18,11 +20,12 @@ from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
+from graphkit.verification.bisect.quantized import schemes
 from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 _QUANTIZING = ("weightQuantBits", "weightQuantBlock", "weightQuantAsymmetric", "weightQuantScaleBit", "hqq",
                "compressionParamsFile")  # fmt: skip
-_LOOSE, _STRICT = 1e-3, 1e-4  # of the largest value: what counts as right in a piece that is converted alone
+_LOOSE, _STRICT = 1e-3, 1e-4  # of the largest value: what counts as right in a piece alone
 _PREDICTED = 2.0  # times what its codes say a quantized layer may be off
 _AROUND = (1, 2, 4)
 
@@ -30,7 +33,7 @@ _AROUND = (1, 2, 4)
 def against_mnn(
     case: Case, candidate: Path, table: LayersResult, proof: Proof, *, given: bool, folder: Path
 ) -> BisectResult:
-    """The faults of a .mnn file. given: it is the user's, so that a fresh conversion may tell what is wrong in it."""
+    """The faults of a .mnn file. given: it is the user's, and a fresh conversion may tell what is wrong in it."""
     judge = _Judge(case, candidate, table, given, folder)
     with case.timed("faults"):
         faults = judge.faults(proof)
@@ -64,10 +67,10 @@ class _Judge:
             found = self._of_outputs(proof)
         return _merged(found)
 
-    @property
+    @cached_property
     def by_codes(self) -> bool:
         """True for a quantized file: its outputs may be off although each layer does what its codes say."""
-        return any(row.bits for row in self.table.rows)
+        return bool(schemes(read(self.candidate)))
 
     @property
     def _samples(self) -> list[int]:
@@ -79,7 +82,7 @@ class _Judge:
     def _of_row(self, row: LayerRow) -> Fault | None:
         """The fault behind a suspect; None for a quantized layer that is as far off as its codes say."""
         self.case.progress(f"examining '{row.node}'")
-        if row.bits:
+        if self.by_codes:
             explained, conclusion = self._of_codes(row)
             if explained:
                 self.quantized.append(row)
@@ -140,16 +143,25 @@ class _Judge:
     # -- the file ---------------------------------------------------------------------------------------------
 
     def _altered_row(self, row: LayerRow) -> Conclusion | None:
-        """A conclusion when a fresh conversion has the same row right: then the file was changed."""
+        """A conclusion when a fresh conversion has the same row right: then the file was changed.
+
+        A value that MNN does not show has no row of its own; what was changed there is blamed for the rows behind it.
+        """
         fresh, changes = self._fresh_table()
         if fresh is None:
             return None
         again = [other for other in fresh.of(row.tensor) if (other.place, other.sample) == (row.place, row.sample)]
-        if not again or any(other.verdict != "agrees" for other in again):
+        if any(other.verdict != "agrees" for other in again):
             return None
         change = next((change for change in changes if row.mnn_op in (change.name, change.old_name)), None)
-        what = f": {_altered.told(change)}" if change is not None else ""
-        return replace(_unknown(row, "right", f"a fresh conversion is right there{what}"), kind="file")
+        reason = "a fresh conversion is right there"
+        if change is not None:
+            return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
+        for change, label, op, tensor in _altered.hidden(self.case.graph, row.place, (*row.fused, row.node), changes):
+            seen = f"; seen at '{row.node}' behind it" if label != row.node else ""
+            found = _unknown(row, "right", f"{reason}: {_altered.told(change)}{seen}")
+            return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
+        return replace(_unknown(row, "right", reason), kind="file") if again else None
 
     def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
         """The table of a fresh conversion and how the file differs from it; no table when there is nothing to tell."""
@@ -166,7 +178,10 @@ class _Judge:
     # -- codes --------------------------------------------------------------------------------------------------
 
     def _of_codes(self, row: LayerRow) -> tuple[bool, Conclusion | None]:
-        """Whether its codes explain how far a quantized layer is off, and what is concluded when they are wrong."""
+        """Whether its codes explain how far a quantized layer is off, and what is concluded when they are wrong.
+
+        A row without bits may stand for quantized operators all the same: an LSTM's have no names in ONNX.
+        """
         layers, predicted = self._code_table()
         layer = _codes.of(layers, row.mnn_op)
         if layer is not None and layer.wrong:
@@ -176,6 +191,8 @@ class _Judge:
         if not same or row.error != row.error:
             return False, None
         said = max(other.error for other in same)
+        if not row.bits and not said > row.tolerance:  # nothing quantized is behind it
+            return False, None
         if row.error <= max(_PREDICTED * said, row.tolerance):
             return True, None
         return False, self._with_witness(row, f"off by {row.error:.1e} where its codes say {said:.1e}")
@@ -200,7 +217,10 @@ class _Judge:
             floats, twin = self.folder / "floats.mnn", self.folder / "twin.mnn"
             if self.case.convert(self.case.model, floats, _plain(self.case.lab.options)) is None:
                 layers = _codes.layers(self.candidate, floats)
-                table = self.case.table(twin, self._samples) if _codes.twin(self.candidate, floats, twin) else None
+                seen = {row.mnn_op for row in self.table.rows}
+                unseen = [key for key in layers if key[1] not in seen]
+                made = _codes.twin(self.candidate, floats, twin, unseen)
+                table = self.case.table(twin, self._samples) if made else None
                 self._coded = layers, table
         return self._coded
 

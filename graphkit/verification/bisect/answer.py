@@ -98,6 +98,8 @@ class Fault:
     def _size(self) -> str:
         if self.kind in _FAILS:
             return self.found.reason
+        if self.row is not None and math.isnan(self.row.error) and not self.max_abs:
+            return "NaN or infinite in one and not in the other"
         if math.isfinite(self.max_abs) and math.isfinite(self.max_ref):
             expected = self.found.reason if self.found.reason.startswith("expected ") else ""
             return expected or f"max error {self.max_abs:.2g} of max {self.max_ref:.2g}"
