@@ -18,13 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._calls import CHECKS, QUANTIZERS, TOOLS, Result, Tool
 
-TIMED = TOOLS | QUANTIZERS
-
 
 def main(request_file: Path) -> None:
     """Do all jobs of a request."""
     request = json.loads(request_file.read_text(encoding="utf-8"))
-    tools = {job["tool"] for job in request["jobs"]} & set(TIMED)
+    tools = {job["tool"] for job in request["jobs"]} & (TOOLS.keys() | QUANTIZERS.keys())
     for name in sorted(tools) if request["warmup"] else ():
         warm_up(name, request)
     with Path(request["events"]).open("w", encoding="utf-8") as events:
@@ -44,7 +42,7 @@ def warm_up(name: str, request: dict[str, Any]) -> None:
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
     """Do one job; CPU seconds are user and system time of all threads of this process."""
-    tool = TIMED.get(job["tool"]) or CHECKS[job["tool"]]
+    tool = TOOLS.get(job["tool"]) or QUANTIZERS.get(job["tool"]) or CHECKS[job["tool"]]
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     result, failure = attempt(tool, job)
