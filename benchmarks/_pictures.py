@@ -19,7 +19,7 @@ from fixtures.naturals import Doubles, Feeds, picture, planes, resized
 from fixtures.sentences import sentences
 
 Part = Literal["calibration", "evaluation"]
-LINES = {"calibration": 48, "evaluation": 60}
+LINES = {"calibration": 80, "evaluation": 60}
 LONGEST = 42  # characters of a line
 _SIZES = {"calibration": (320, 416), "evaluation": (448, 576)}
 _HALF, _NONE, _ONE = (0.5,) * 3, (0.0,) * 3, (1.0,) * 3
@@ -37,7 +37,7 @@ _FACES = {"calibration": range(60), "evaluation": range(60, 100)}  # of the 100 
 def text_lines(part: Part) -> list[Feeds]:
     """Printed lines for ppocr4_rec: BGR ±1, [1, 3, 48, width], each of its own width."""
     rng = np.random.default_rng(len(part))
-    texts = [textwrap.wrap(text, LONGEST)[0] for text in sentences(LINES[part], part)]
+    texts = [textwrap.wrap(text, LONGEST)[0] for text in sentences(240 + LINES[part], part)[240:]]
     return [{"x": planes(_line(text, rng), _HALF, _HALF)[None]} for text in texts]
 
 

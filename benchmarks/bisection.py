@@ -272,7 +272,7 @@ def main() -> None:
         parts.append("\n\n".join([text, "\n".join(bar.markdown() for bar in found)]))
         bars += found
     if args.only is None:
-        made = "\n\n".join([head("Finding one bad layer", "python benchmarks/bisection.py"), *parts])
+        made = "\n\n".join([head("Finding one bad layer", "python benchmarks/bisection.py").strip(), *parts])
         (args.output / "bisection.md").write_text(made + "\n", encoding="utf-8")
     if not all(bar.met for bar in bars):
         sys.exit(1)

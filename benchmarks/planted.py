@@ -131,8 +131,8 @@ def natural_row(natural: Natural) -> tuple[list[str], bool]:
     seconds = time.perf_counter() - start
     found = [(fault.node, fault.op, fault.kind) for fault in result.faults]
     right = found == [(natural.node, natural.op, natural.kind)]
-    avoided = next((fault.suggestion for fault in result.faults if fault.suggestion), result.instead)
-    says = avoided.text if avoided is not None and avoided.works else "–"
+    tried = [*(fault.suggestion for fault in result.faults), result.instead]
+    says = next((one.text for one in tried if one is not None and one.works), "–")
     cells = [natural.name, "exactly" if right else "**no**", f"`{result.answer}`", says, f"{seconds:.0f}"]
     print(" | ".join(cells), flush=True)
     return cells, right
@@ -155,7 +155,7 @@ def page(planted: Sequence[Row], naturals: Sequence[tuple[list[str], bool]], whe
         for subject in SUBJECTS
     ]
     parts = [
-        where, "\n".join(bar.markdown() for bar in bars),
+        where.strip(), "\n".join(bar.markdown() for bar in bars),
         "## Planted\n\nSeconds are wall time of a whole bisection without suggestions, on a machine with other work.",
         Table(header, [row.cells() for row in planted]).markdown(),
         "Not planted, as the model has nothing of the kind (no mask, no If, no operator for it):\n\n"

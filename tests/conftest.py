@@ -9,11 +9,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fixtures import exports, fetch
+
+# The same examples everywhere: a red run must be red again. `--hypothesis-profile=default` looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers from its module's RNG, whichever tests ran before it in the same process."""
+    rng = getattr(request.module, "RNG", None)
+    if rng is not None:
+        rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 @pytest.fixture(scope="session")

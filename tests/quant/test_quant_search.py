@@ -187,7 +187,6 @@ def test_found_again_without_hessians(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("method", ["mse", "gptq"])
 def test_methods_with_data(method: str, tmp_path: Path) -> None:
-    pytest.importorskip(f"graphkit.quant.{method}")
     model, samples = mixed()
     plan, data = _plan(model, method=method, block=16), _data(samples, 20)
     search = _search(budget=parse_budget("17%"), blocks=(16,), cache=Cache(tmp_path))

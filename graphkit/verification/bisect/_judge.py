@@ -178,10 +178,7 @@ class _Judge:
     # -- codes --------------------------------------------------------------------------------------------------
 
     def _of_codes(self, row: LayerRow) -> tuple[bool, Conclusion | None]:
-        """Whether its codes explain how far a quantized layer is off, and what is concluded when they are wrong.
-
-        A row without bits may stand for quantized operators all the same: an LSTM's have no names in ONNX.
-        """
+        """Whether its codes explain how far a quantized layer is off, and what is concluded when they are wrong."""
         layers, predicted = self._code_table()
         layer = _codes.of(layers, row.mnn_op)
         if layer is not None and layer.wrong:
@@ -191,7 +188,7 @@ class _Judge:
         if not same or row.error != row.error:
             return False, None
         said = max(other.error for other in same)
-        if not row.bits and not said > row.tolerance:  # nothing quantized is behind it
+        if not row.bits and not said > row.tolerance:  # an LSTM's codes have a row without bits; others have none
             return False, None
         if row.error <= max(_PREDICTED * said, row.tolerance):
             return True, None
