@@ -13,12 +13,12 @@ from graphkit.model import PathLike
 from graphkit.options import suggest
 from graphkit.quant import tutorial
 from graphkit.quant.codes import check_bits
-from graphkit.quant.options import Override, ScaleType, known_method
+from graphkit.quant.options import Override, ScaleType, check_damping, known_method
 from graphkit.quant.setting import FLOAT_BITS, Setting
 
 TITLE = "quantization plan"
 VERSION = 1
-_TOP = ("graphkit", "version", "default", "layers", "kept")
+_TOP = ("graphkit", "version", "default", "damping", "act_order", "layers", "kept")
 _SETTINGS = ("bits", "block", "symmetric", "method", "scales")
 _DESCRIBING = ("name", "kind", "shape", "why", "sensitivity", "bytes")
 
@@ -29,12 +29,15 @@ class PlanFile:
 
     default: the setting of layers that it does not name; None: those stay float. layers: settings by name or pattern,
     later ones win. shapes: of weights that the file describes, by the layer's name. source: the file, for messages.
+    damping, act_order: of GPTQ.
     """
 
     default: Override | None
     layers: tuple[Override, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     source: str = "plan"
+    damping: float | None = None
+    act_order: bool = False
 
 
 def read_plan(path: PathLike) -> PlanFile:
@@ -69,7 +72,24 @@ def parse_plan(data: Any, where: str = "plan") -> PlanFile:
     shapes = {
         o.pattern: _shape(e["shape"], o.pattern, where) for o, e in zip(found, entries, strict=True) if "shape" in e
     }
-    return PlanFile(None if default is None else _settings("*", default, where), tuple(found), shapes, where)
+    return PlanFile(
+        None if default is None else _settings("*", default, where), tuple(found), shapes, where, *_gptq(data, where)
+    )
+
+
+def _gptq(data: Mapping[str, Any], where: str) -> tuple[float | None, bool]:
+    """Damping and order of columns. Raises UsageError."""
+    damping, act_order = data.get("damping"), data.get("act_order", False)
+    if damping is not None and (isinstance(damping, bool) or not isinstance(damping, int | float)):
+        raise UsageError(f"'damping' is a number, not {damping!r}", file=where)
+    if not isinstance(act_order, bool):
+        raise UsageError(f"'act_order' is true or false, not {act_order!r}", file=where)
+    if damping is not None:
+        try:
+            check_damping(damping)
+        except UsageError as error:
+            raise UsageError(error.message, file=where) from error
+    return damping, act_order
 
 
 def _entry(entry: Any, where: str) -> Override:

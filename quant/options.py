@@ -92,8 +92,8 @@ class QuantizeOptions:
         check_method(self.method, self.symmetric)
         if self.scales not in get_args(ScaleType):
             raise UsageError(f"scales is one of {', '.join(get_args(ScaleType))}, not '{self.scales}'")
-        if self.damping is not None and not 0 < self.damping <= 10:
-            raise UsageError(f"damping is a fraction of the mean of the diagonal, above 0, not {self.damping:g}")
+        if self.damping is not None:
+            check_damping(self.damping)
 
     @property
     def setting(self) -> Setting:
@@ -108,6 +108,12 @@ class QuantizeOptions:
 def parse_layers(texts: Iterable[str]) -> tuple[Override, ...]:
     """Exceptions from texts; one text may hold several, with commas between. Raises UsageError."""
     return tuple(Override.parse(part.strip()) for text in texts for part in text.split(",") if part.strip())
+
+
+def check_damping(damping: float) -> None:
+    """Raise UsageError for a damping that makes no sense."""
+    if not 0 < damping <= 10:
+        raise UsageError(f"damping is a fraction of the mean of the diagonal, above 0, not {damping:g}")
 
 
 def check_method(method: Method, symmetric: bool, name: str = "") -> None:

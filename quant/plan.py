@@ -101,6 +101,8 @@ class Plan:
         return {
             "graphkit": TITLE,
             "version": VERSION,
+            **({} if self.damping is None else {"damping": self.damping}),
+            **({"act_order": True} if self.act_order else {}),
             "layers": [entry.to_dict() for entry in self.layers],
             "kept": [{"name": e.name, "op": e.op, "bytes": e.bytes, "reason": e.reason} for e in self.kept],
         }
@@ -134,7 +136,10 @@ def make_plan(
     maker.apply(plans, [Override(pattern, FLOAT.bits, why="skipped by the user") for pattern in options.skip], "")
     found = tuple(_worthwhile(plan) for plan in plans.values())
     _check_any(found, options)
-    return Plan(found, tuple(kept), options.damping, options.act_order)
+    damping, act_order = (None, False) if file is None else (file.damping, file.act_order)
+    return Plan(
+        found, tuple(kept), damping if options.damping is None else options.damping, options.act_order or act_order
+    )
 
 
 class _Maker:
@@ -197,7 +202,7 @@ class _Maker:
         wanted = override.applied(_TABLE if plan.setting.is_float else plan.setting)
         if exact and not wanted.is_float:
             embeddings.check_table(plan.layer.name, wanted.bits, 2 if wanted.block else 1)
-        return replace(plan, setting=wanted if wanted.is_float else _table(wanted), why=override.why)
+        return LayerPlan(plan.layer, wanted if wanted.is_float else _table(wanted), "rtn", "float32", override.why)
 
 
 def _table(setting: Setting) -> Setting:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from graphkit.cli._places import Places
     from graphkit.model import Model
     from graphkit.quant.calibration import Calibration
-    from graphkit.quant.options import Method
+    from graphkit.quant.options import Method, QuantizeOptions
     from graphkit.quantizing import Data, Job
 
 _SECTION = "Quantization"
-_NEEDS_BITS = ("block", "method", "calib", "layers", "skip", "budget", "max_error", "min_metric", "save_plan")
+_NEEDS_BITS = ("block", "method", "damping", "act_order", "calib", "layers", "skip", "save_plan")
 
 quant_options = _shared.combined(
     option("--bits", type=int, metavar="N", section=_SECTION, help="Bits of a weight, 2 to 8."),
@@ -38,6 +38,14 @@ quant_options = _shared.combined(
         section=_SECTION,
         help="rtn rounds as MNN does, mse finds better scales, gptq uses data. Default: gptq with --calib, else mse.",
     ),
+    option(
+        "--damping",
+        type=_shared.Finite(min=0),
+        metavar="D",
+        section=_SECTION,
+        help="Of gptq: part of the mean of the Hessian's diagonal. Default: chosen on data held back.",
+    ),
+    option("--act-order", is_flag=True, section=_SECTION, help="gptq takes columns by their importance."),
     option("--asymmetric", is_flag=True, section=_SECTION, help="Zero points too; with rtn only."),
     option(
         "--layers",
@@ -112,9 +120,21 @@ def job(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Job
         layers=parse_layers(given["layers"]),
         skip=tuple(given["skip"]),
         embeddings=not given["no_embeddings"],
+        damping=given["damping"],
+        act_order=given["act_order"],
     )
     plan = None if given["plan"] is None else read_plan(given["plan"])
+    _check_gptq(given, options, plan is not None)
     return Job(options, plan, _search(given, progress), data)
+
+
+def _check_gptq(given: dict[str, Any], options: QuantizeOptions, planned: bool) -> None:
+    """Raise UsageError for options of gptq when no layer has that method."""
+    lonely = next(
+        (flag for flag, name in (("--damping", "damping"), ("--act-order", "act_order")) if given[name]), None
+    )
+    if lonely and not planned and "gptq" not in (options.method, *(layer.method for layer in options.layers)):
+        raise UsageError(f"{lonely} is of the method gptq, not of {options.method}", hint="give --calib")
 
 
 def calibration(given: dict[str, Any], model: Model) -> Calibration | None:

@@ -79,6 +79,18 @@ def test_gptq_with_data_is_better_than_rounding(run: Run) -> None:
     assert errors["gptq"] < 0.9 * errors["rtn"]
 
 
+def test_damping_and_order_change_the_codes(run: Run) -> None:
+    calibration()
+    made = []
+    for flags in ((), ("--damping", "1"), ("--act-order",), ("--act-order", "--damping", "1")):
+        args = ("--bits", "3", "--calib", "calib.npz", *flags, "--save-plan", "p.json")
+        assert run("quantize", "net.onnx", *args, "-o", "q.onnx").exit_code == 0
+        made.append(Path("q.onnx").read_bytes())
+    assert len(set(made)) == 4
+    assert run("quantize", "net.onnx", "--plan", "p.json", "--calib", "calib.npz", "-o", "q.onnx").exit_code == 0
+    assert Path("q.onnx").read_bytes() == made[-1]
+
+
 def test_plans_go_out_and_in(run: Run) -> None:
     assert run("quantize", "net.onnx", "--bits", "4", "--layers", "y=8", "--save-plan", "p.json").exit_code == 0
     result = run("quantize", "net.onnx", "--plan", "p.json", "--json")
@@ -140,6 +152,8 @@ def test_what_is_quantized_already_keeps_its_codes(run: Run) -> None:
         (("--budget", "5"), "unit"),
         (("--budget", "5KB", "--max-error", "0.1"), "one aim"),
         (("--min-metric", "0.9"), "samples"),
+        (("--bits", "4", "--act-order"), "gptq"),
+        (("--bits", "4", "--damping", "0"), "above 0"),
         (("--plan", "missing.json"), "missing.json"),
         (("--bits", "4", "--asymmetric", "--method", "mse"), "rtn"),
         (("--budget", "5KB", "--choose", "a,b"), "commas"),

@@ -182,7 +182,7 @@ def test_a_weight_that_would_grow_stays_float() -> None:
 
 
 def test_a_plan_file_comes_back_as_it_was(tmp_path: Path) -> None:
-    options = QuantizeOptions(bits=4, block=32, method="mse", scales="float16").with_layers(
+    options = QuantizeOptions(4, 32, method="mse", scales="float16", damping=0.3, act_order=True).with_layers(
         ["*.lm_head=float", "*q_proj=6a"]
     )
     plan = plan_of(network(), options)
@@ -227,6 +227,9 @@ def test_layers_that_a_plan_does_not_name_stay_float() -> None:
         ({"layers": [{"name": "a", "scales": "f16"}]}, "float32, float16"),
         ({"layers": [{"name": "a", "method": "x"}]}, "rtn, mse, gptq"),
         ({"layers": [{"name": "a", "shape": "4x4"}]}, "'shape' of 'a' is a list of whole numbers"),
+        ({"damping": "much"}, "'damping' is a number"),
+        ({"damping": 0}, "above 0"),
+        ({"act_order": 1}, "'act_order' is true or false"),
         ({"layers": [{"name": "nowhere", "bits": 4}]}, "no layer is called 'nowhere'"),
         ({"layers": [{"name": "model.lm_head", "shape": [40, 95]}]}, "the plan is of another model"),
     ],
