@@ -51,13 +51,19 @@ types: $(MODELS) ## mypy, strict
 docs: $(MODELS) ## run every block of the README and docs
 	$(BIN)/python -m pytest tests/test_docs.py
 
-bench: $(MODELS) ## us and the peers side by side (minutes); writes benchmarks/results
+bench: $(MODELS) ## us and the peers side by side (an hour); writes benchmarks/results
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/optimize.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/encoder.py --output benchmarks/results/encoder.md
 	$(BIN)/python benchmarks/mnn_json.py
+	$(BIN)/python benchmarks/quant_speed.py
+	$(BIN)/python benchmarks/quant_peers.py
+	$(BIN)/python benchmarks/quant_minilm.py
+	$(BIN)/python benchmarks/quant_vision.py
+	$(BIN)/python benchmarks/bisection.py
+	$(BIN)/python benchmarks/planted.py
 
 conformance: $(DEV) ## ONNX's backend tests through MNN (12 minutes; STEP=20: a sample); writes docs/conformance.md
 	$(BIN)/python -m conformance --road plain --road graphkit --road check --step $(STEP) --strict $(if $(filter 1,$(STEP)),--publish)
