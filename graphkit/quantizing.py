@@ -6,17 +6,18 @@ then what MNN stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 
+from graphkit.errors import MismatchError
 from graphkit.graph import Graph
 from graphkit.inputs import usable_inputs
 from graphkit.model import Model, PathLike
-from graphkit.optimizer import Bindings, OptimizeResult, optimize
+from graphkit.optimizer import Bindings, OnMismatch, OptimizeResult, Verify, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.quant import engine
 from graphkit.quant._calib_images import ImageSpec
@@ -76,6 +77,11 @@ class Quantized:
     note: str = ""
 
     @property
+    def ok(self) -> bool:
+        """True when no pass was rolled back."""
+        return self.optimized is None or self.optimized.ok
+
+    @property
     def model(self) -> Model:
         """The quantized model."""
         return self.result.model
@@ -92,7 +98,10 @@ def quantize(
     *,
     passes: str | Pipeline | None = PASSES,
     bind: Bindings | None = None,
-    verify: Literal["none", "end", "each"] = "end",
+    verify: Verify = "end",
+    inputs: Sequence[Sample] | None = None,
+    on_mismatch: OnMismatch = "rollback",
+    stop_after: int | None = None,
     registry: Registry | None = None,
     seed: int = 0,
     watch: Any = None,
@@ -101,22 +110,29 @@ def quantize(
 ) -> Quantized:
     """Optimize and quantize a model.
 
-    job: what to do, or options for all layers; default 8 bits. passes: the pipeline that comes first, None for none.
-    step, progress: told what is going on. Raises what
-    `graphkit.optimize` and `graphkit.quant.engine.quantize` raise.
+    job: what to do, or options for all layers; default 8 bits. passes: the pipeline that comes first, None for none;
+    verify, inputs, on_mismatch, stop_after, seed: as in `graphkit.optimize`. step, progress: told what is going on.
+    Raises MismatchError when the passes leave other outputs, and what `graphkit.optimize` and
+    `graphkit.quant.engine.quantize` raise.
     """
     source = model if isinstance(model, Model) else Model.load(model)
     job = job if isinstance(job, Job) else Job(job or QuantizeOptions())
     optimized = None
     if passes is not None or bind:
         optimized = optimize(
-            source, passes or "", bind=bind, verify=verify, registry=registry, seed=seed, watch=watch
+            source, passes or "", bind=bind, verify=verify, inputs=inputs, on_mismatch=on_mismatch,
+            stop_after=stop_after, registry=registry, seed=seed, watch=watch,
         )  # fmt: skip
+        if not optimized.proof.ok:
+            raise MismatchError(
+                f"the outputs differ after the passes: {optimized.proof.reason}; nothing was quantized",
+                file=source.path, hint="`graphkit bisect MODEL --passes …` names the pass and the rewrite",
+            )  # fmt: skip
         source = optimized.model
     data = _loaded(job, source, step)
     plan = plan_of(Graph.of(source), job.options, job.plan)
     result = engine.quantize(source, plan, calibration=data, search=job.search, progress=progress)
-    samples, where = _samples(source, data, seed)
+    samples, where = _samples(source, data, inputs, seed)
     if step is not None:
         step("comparing outputs")
     return Quantized(optimized, result, accuracy(source, result.model, samples, where), data.note if data else "")
@@ -130,8 +146,12 @@ def _loaded(job: Job, model: Model, step: Step | None) -> Calibration | None:
     return job.data.load(model)
 
 
-def _samples(model: Model, data: Calibration | None, seed: int) -> tuple[list[Sample], str]:
+def _samples(
+    model: Model, data: Calibration | None, inputs: Sequence[Sample] | None, seed: int
+) -> tuple[list[Sample], str]:
     """What outputs are compared on: samples that no codes were made from, where there are such."""
+    if inputs is not None:
+        return list(inputs[:_MOST]), "given samples"
     if data is None:
         return list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
     seen, held = data.split(HELD_SHARE)
