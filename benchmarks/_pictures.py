@@ -65,10 +65,11 @@ def faces(part: Part) -> list[Feeds]:
 
 
 def _line(text: str, rng: np.random.Generator) -> Doubles:
-    """One line of text, 48 pixels high."""
+    """One line of text, 48 pixels high, cut out close to the ink: with wider margins the float model itself reads
+    spaces at the edges (11 of 60 lines right, against 57), and whether it does is a toss-up."""
     font = ImageFont.load_default(float(rng.integers(26, 38)))
     left, top, right, bottom = font.getbbox(text)
-    margin = int(rng.integers(4, 10))
+    margin = int(rng.integers(1, 4))
     size = (round(right - left) + 2 * margin, round(bottom - top) + 2 * margin)
     canvas = Image.new("L", size, int(rng.integers(200, 256)))
     ImageDraw.Draw(canvas).text((margin - left, margin - top), text, fill=int(rng.integers(0, 90)), font=font)

@@ -109,12 +109,13 @@ def _share(found: Mapping[str, tuple[Made, Score]]) -> float:
 
 def rec_bars(found: Mapping[str, tuple[Made, Score]]) -> list[Bar]:
     """Text at 8 bits, and at 65 % of the bytes."""
-    eight, mixed = found[BEST8][1], found[MIXED][1]
-    same, changed, share = eight["equal lines"], mixed["characters changed, %"], _share(found)
+    eights, mixed = [found[name][1] for name in (W8, BEST8)], found[MIXED][1]
+    changed, share = mixed["characters changed, %"], _share(found)
     return [
         Bar(
-            "8-bit: the text of all lines as the float model's", f"{same:g} of {eight['lines']:g}",
-            same == eight["lines"],
+            "8-bit, without data and with: the text of all lines as the float model's",
+            ", ".join(f"{eight['equal lines']:g} of {eight['lines']:g}" for eight in eights),
+            all(eight["equal lines"] == eight["lines"] for eight in eights),
         ),
         Bar(
             "mixed: at most 65 % of the 8-bit file's bytes, at most 1 % of characters changed",
@@ -152,7 +153,7 @@ SUBJECTS = (
             "MNN, 8-bit, its default (asymmetric)": theirs(8, **ASYMMETRIC),
             "MNN, 8-bit, symmetric": theirs(8, **SYMMETRIC),
             W8: ours(8),
-            BEST8: ours(8, block=16, method="gptq", budget="107% of w8", tried=(8,), samples=24),
+            BEST8: ours(8, method="gptq"),
             "MNN, 5-bit, its default (asymmetric)": theirs(5, **ASYMMETRIC),
             "MNN, 5-bit, symmetric": theirs(5, **SYMMETRIC),
             "MNN, 4-bit block 32, hqq": theirs(4, weightQuantBlock=32, hqq=True, **ASYMMETRIC),

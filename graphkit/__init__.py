@@ -12,9 +12,12 @@ Names are imported when they are first used, so that `import graphkit` costs not
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from graphkit.version import __version__ as __version__
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime reads it when it is imported; nothing of ours reports
 
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance

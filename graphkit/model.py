@@ -167,10 +167,11 @@ def _parse(data: memoryview, buffer: int, path: Path | None) -> ModelProto:
     try:
         return ModelProto.FromString(strip(data, buffer))
     except (WireError, DecodeError, IndexError) as error:
+        mnn = path is not None and path.suffix.lower() == ".mnn"
         raise ModelError(
-            f"is not an ONNX model, or it is truncated ({error})",
+            f"is not an ONNX model{', but a .mnn file' if mnn else f', or it is truncated ({error})'}",
             file=path or "model",
-            hint="export or download the file again",
+            hint="name the ONNX model it was made from" if mnn else "export or download the file again",
         ) from error
 
 

@@ -122,7 +122,7 @@ def _halves(
             return forecast(model, data.samples), "calibration data"
         evidence = result.optimized.evidence if result.optimized is not None else None
         feeds = [sample.feeds for sample in evidence.samples if not sample.probe] if evidence is not None else []
-        return (forecast(model, feeds), "samples of the proof") if feeds else None
+        return (forecast(model, feeds), "natural samples of the proof") if feeds else None
 
 
 def _quantized(report: Report, source: Model | None, given: dict[str, Any]) -> Quantized | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +73,7 @@ def quantized(report: Report, source: Model, given: dict[str, Any], preset: str 
     from graphkit.report.watch import Watch, check_names
 
     passes = given["passes"] if given["passes"] is not None else preset or PASSES
-    with report.working(f"quantizing {source.path}") as step:
+    with report.working(f"quantizing {source.path}") as step, _plan_of_other_passes(given, preset):
         progress, registry = progress_line(step), Registry(given["plugins"])
         check_names(given["print_after"], registry.stages(passes))
         done = quantize(
@@ -93,6 +95,18 @@ def quantized(report: Report, source: Model, given: dict[str, Any], preset: str 
         done.result.plan.save(given["save_plan"])
         report.written.append(given["save_plan"])
     return done
+
+
+@contextmanager
+def _plan_of_other_passes(given: dict[str, Any], preset: str | None) -> Iterator[None]:
+    """An unknown layer of a plan may be one of the graph that the other preset makes."""
+    try:
+        yield
+    except UsageError as error:
+        if given["plan"] is not None and given["passes"] is None and error.message.startswith("no layer is called"):
+            other = "default" if preset == "mnn" else "mnn"
+            error.hint = f"a plan belongs to the passes it was made with: try --passes {other}"
+        raise
 
 
 def _check_places(place: Path, report_file: Path | None, source: Model, given: dict[str, Any]) -> None:
@@ -150,6 +164,7 @@ def _finish(
     show(report, source, done)
     if converted is None:
         report.say(f"wrote {text.clean(str(place))}  {text.size(size)}")
+        _say_wide(report, done)
     else:
         from graphkit.report.conversion import show_conversion
 
@@ -159,6 +174,17 @@ def _finish(
             complain(report, failed_check(run, written=True))
     report.emit(data)
     return code
+
+
+def _say_wide(report: Report, done: Quantized) -> None:
+    """Say when codes take more room in the ONNX file than their bits."""
+    from onnx import TensorProto
+
+    packed = any(weight.data_type == TensorProto.INT4 for weight in done.model.weights())
+    exact = (4, 8) if packed else (8,)
+    if any(record.setting.bits not in exact for record in done.result.records):
+        kinds = "INT4 and INT8" if packed else "INT8 (INT4 needs opset 21)"
+        report.say(f"note: this file holds its codes as {kinds}; a .mnn holds them in the bytes that the table says")
 
 
 def show(report: Report, source: Model, done: Quantized) -> None:

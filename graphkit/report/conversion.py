@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphkit.model import Model
 
 _WARNINGS = 5
+_LOW = 0.1  # of the largest value: an error that memory=low should not make
 
 
 def show_conversion(report: Report, model: Model | None, result: ConvertResult) -> None:
@@ -59,6 +60,8 @@ def _show_carriage(report: Report, carriage: Carriage) -> None:
         low = carriage.low_memory_error
         error = "" if low is None else f"; with memory=low the error is {low:.1e}"
         report.say(f"carried {text.count(len(carriage.layers), 'quantized layer')}: {kinds}, {sizes}{error}")
+        if low is not None and not low <= _LOW:
+            report.say(Text("warning: MNN's memory=low, which also rounds activations, moves this model far", "yellow"))
     shown = carriage.left if report.verbose else carriage.left[:_WARNINGS]
     for entry in shown:
         sizes = f"{text.size(entry.bytes)} instead of {text.size(entry.stored)}"

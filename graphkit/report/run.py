@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from graphkit.compare import Tolerance
 from graphkit.report import text
 from graphkit.report.console import Report
 from graphkit.report.inspection import graph_nodes
@@ -140,8 +141,15 @@ def proof_line(proof: Proof) -> Text:
     line = f"outputs equal at {text.listing(shapes, _SHAPES)}"
     if worst is not None:
         scale = f" of {worst.max_ref:.2g}" if math.isfinite(worst.max_ref) else ""
-        line += f" (max error {text.error(worst.max_abs)}{scale})"
+        line += f" (max error {text.error(worst.max_abs)}{scale}{_allowed(worst)})"
     return Text(line, style="green")
+
+
+def _allowed(worst: OutputComparison) -> str:
+    """What was allowed, where the error counts by a wider tolerance than usual."""
+    if worst.max_error <= Tolerance().rtol:
+        return ""
+    return f"; {worst.tolerance.rtol:g} of the largest is allowed"
 
 
 def _worst(proof: Proof) -> OutputComparison | None:

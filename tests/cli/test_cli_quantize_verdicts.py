@@ -144,3 +144,31 @@ def test_the_late_pass_is_carried_everywhere(
     assert result.exit_code == 0, result.stderr
     assert f"carried {count} quantized layer" in result.stdout
     assert len(summarize(read("m.mnn")).quantized) == count
+
+
+def test_a_plan_names_the_passes_it_belongs_to(run: Run) -> None:
+    save("g (float[n,64] x) => (float[n,64] y) { a = MatMul(x, w) y = Relu(a) }", w=(64, 64))
+    assert run("quantize", "m.onnx", "--save-plan", "p.json").exit_code == 0
+    Path("p.json").write_text(Path("p.json").read_text().replace('"name": "a"', '"name": "elsewhere"'))
+    result = run("quantize", "m.onnx", "-o", "out.mnn", "--plan", "p.json")
+    assert result.exit_code == 2
+    assert "try --passes default" in result.stderr
+
+
+def test_bytes_that_the_file_does_not_have_are_said(run: Run) -> None:
+    assert "INT4 needs opset 21" in run("quantize", "m.onnx", "--bits", "4").stdout
+    assert "note: this file" not in run("quantize", "m.onnx", "--bits", "8").stdout
+    save("g (float[n,64] x) => (float[n,64] y) { y = MatMul(x, w) }", 21, w=(64, 64))
+    assert "note: this file" in run("quantize", "m.onnx", "--bits", "4").stdout  # of IR version 8
+
+
+def test_a_mnn_file_is_not_to_be_quantized(run: Run) -> None:
+    assert run("convert", "m.onnx").exit_code == 0
+    result = run("quantize", "m.mnn")
+    assert (result.exit_code, "but a .mnn file" in result.stderr) == (2, True)
+
+
+def test_a_wider_tolerance_is_said(run: Run) -> None:
+    plain, halves = (run("convert", "m.onnx", *flags).stdout for flags in ((), ("--fp16",)))
+    assert "is allowed" not in plain
+    assert "natural samples of the proof" in halves
