@@ -34,7 +34,7 @@ class Work:
         """One layer's codes into the graph; None when the gate is closed."""
         start = time.perf_counter()
         layer = entry.layer
-        home = self.writer.home(layer.weight)
+        home = self.writer.home(layer)
         users = self.writer.users(layer)
         if not self.graph.allows(users[0], f"'{layer.weight}' in {entry.setting} by {entry.method}"):
             return None

@@ -15,7 +15,6 @@ from graphkit.errors import UsageError
 from graphkit.model import PathLike
 from graphkit.quant import embeddings
 from graphkit.quant._plan_file import TITLE, VERSION, PlanFile, parse_plan, read_plan
-from graphkit.quant.codes import stored_bytes
 from graphkit.quant.layers import Excluded, Layer
 from graphkit.quant.options import Method, Override, QuantizeOptions, ScaleType, check_method
 from graphkit.quant.setting import FLOAT, Setting
@@ -40,13 +39,10 @@ class LayerPlan:
         """Bytes in a .mnn file."""
         if self.setting.is_float:
             return 4 * self.layer.rows * self.layer.columns
-        blocks = self.layer.channels // self.setting.block if self.setting.block else 1
-        if self.layer.kind == "Embedding":  # a tensor of bytes, and one of scales
-            return self.layer.rows * (self.layer.columns + 4 * (1 if self.setting.symmetric else 2))
-        return stored_bytes(
-            self.layer.rows, self.layer.columns, blocks, self.setting.bits,
-            symmetric=self.setting.symmetric, half_scales=self.scales == "float16",
-        )  # fmt: skip
+        setting = self.setting
+        return self.layer.mnn_bytes(
+            setting.bits, setting.block, symmetric=setting.symmetric, half_scales=self.scales == "float16"
+        )
 
     @property
     def float_nbytes(self) -> int:

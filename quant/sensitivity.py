@@ -259,7 +259,7 @@ class _Record:
             return ""
         if not identity:
             return ""
-        return digest(layer.weight, layer.kind, layer.outputs, identity, hessian)
+        return digest(layer.where, layer.kind, layer.places, layer.outputs, identity, hessian)
 
 
 def _silent(done: int, total: int, layer: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from quantized_layers import weight_matrix
 
 import graphkit as gk
 from fixtures.naturals import natural
@@ -18,7 +19,7 @@ from graphkit.graph import Graph
 from graphkit.quant import gptq, mse, rtn
 from graphkit.quant.codes import Array
 from graphkit.quant.gptq import best_damping, output_error, quantize_matrix
-from graphkit.quant.layers import find_layers, weight_matrix
+from graphkit.quant.layers import find_layers
 
 COLUMNS = 96
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantized_layers import options_of
 from searched_models import Sample, mixed, tied
 
 from graphkit.errors import UsageError
@@ -20,7 +21,6 @@ from graphkit.quant.cache import Cache
 from graphkit.quant.calibration import Calibration
 from graphkit.quant.engine import plan_of, quantize
 from graphkit.quant.metric import Metric
-from graphkit.quant.options import QuantizeOptions
 from graphkit.quant.plan import Plan
 from graphkit.quant.search import Search
 from graphkit.quant.sensitivity import measure
@@ -30,7 +30,7 @@ from graphkit.runtime import Session
 
 
 def _plan(model: Model, texts: Sequence[str] = (), **options: Any) -> Plan:
-    return plan_of(Graph.of(model), QuantizeOptions(**options).with_layers(texts))
+    return plan_of(Graph.of(model), options_of(*texts, **options))
 
 
 def _data(samples: Sequence[Sample], count: int = 8) -> Calibration:
