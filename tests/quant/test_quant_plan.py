@@ -14,9 +14,11 @@ from quantized_layers import options_of
 from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model
+from graphkit.quant import plan as plan_module
 from graphkit.quant.engine import plan_of
+from graphkit.quant.layers import Layer
 from graphkit.quant.options import Override, QuantizeOptions, parse_layers
-from graphkit.quant.plan import Plan, parse_plan, read_plan
+from graphkit.quant.plan import Plan, make_plan, parse_plan, read_plan
 from graphkit.quant.setting import FLOAT, Setting
 
 TUTORIAL = {"weight_quant": True, "activate_quant": False, "quant_bits": 8, "quant_scheme": "symmetric"}
@@ -194,6 +196,19 @@ def test_a_plan_file_comes_back_as_it_was(tmp_path: Path) -> None:
     assert sum('"name"' in line for line in lines) == len(plan.layers) + len(plan.kept)
 
 
+def test_a_saved_plan_is_applied_by_name_not_by_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(network(), QuantizeOptions(4))
+    monkeypatch.setattr(plan_module, "fnmatchcase", lambda name, pattern: pytest.fail("quadratic in the layers"))
+    again = plan_of(network(), QuantizeOptions(), parse_plan(plan.to_dict()))
+    assert settings(again) == settings(plan)
+
+
+def test_a_layer_whose_name_looks_like_a_pattern_is_meant_itself() -> None:
+    layers = [Layer(name, "MatMul", f"w{name}", (64, 64), 64, 64) for name in ("a0", "a[0]")]
+    plan = make_plan(layers, [], options_of("a[0]=4"))
+    assert settings(plan) == {"a0": "8:rtn", "a[0]": "4:rtn"}
+
+
 def test_exceptions_stand_over_the_file() -> None:
     file = parse_plan({"layers": [{"name": "*_proj", "bits": 4, "block": 16, "method": "mse"}], "default": {"bits": 5}})
     plan = plan_of(network(), QuantizeOptions(layers=(Override("layers.0.q_proj", 6),)), file)
@@ -230,6 +245,7 @@ def test_layers_that_a_plan_does_not_name_stay_float() -> None:
         ({"layers": [{"name": "a", "shape": "4x4"}]}, "'shape' of 'a' is a list of whole numbers"),
         ({"damping": "much"}, "'damping' is a number"),
         ({"damping": 0}, "above 0"),
+        ({"damping": 10**400}, "above 0, not inf"),
         ({"act_order": 1}, "'act_order' is true or false"),
         ({"layers": [{"name": "nowhere", "bits": 4}]}, "no layer is called 'nowhere'"),
         ({"layers": [{"name": "model.lm_head", "shape": [40, 95]}]}, "the plan is of another model"),

@@ -115,6 +115,33 @@ def test_an_error_is_kept_in_few_bytes(aim: dict[str, Any]) -> None:
         assert set(_settings(found.plan).values()) == {Setting(3)}
 
 
+@pytest.mark.parametrize("scales", ["float32", "float16"])
+def test_what_is_written_for_an_error_is_what_was_measured(scales: str) -> None:
+    model, samples = mixed()
+    plan, data = _plan(model, method="gptq", scales=scales), _data(samples, 10)
+    search = _search(max_error=0.05)
+    found = search.find(model, plan, data)
+    done = quantize(model, plan, calibration=data, search=search)
+    held = data.split(search.held_share)[1].samples
+    assert _error(model, done.model, held) == pytest.approx(found.measured, rel=1e-5)
+    assert found.measured <= 0.05
+    assert done.note == found.note
+    assert done.note.startswith("relative-l2 error 0.0")
+    assert done.note.endswith(", 0.05 allowed, on 3 samples that the codes were not made from")
+    assert {record.method for record in done.records if not record.setting.is_float} == {"gptq"}
+
+
+def test_a_budgets_codes_are_made_of_all_data_and_that_is_said() -> None:
+    model, samples = mixed()
+    search = _search(budget=parse_budget("17%"))
+    for count, end in (
+        (10, "on 3 samples that the codes were not made from; those written are made from these, too"),
+        (1, "on 1 sample that the codes were made from"),
+    ):
+        note = search.find(model, _plan(model, method="gptq"), _data(samples, count)).note
+        assert note.endswith(end)
+
+
 def test_an_error_that_no_bits_keep_leaves_layers_float() -> None:
     model, samples = mixed()
     found = _search(max_error=1e-5).find(model, _plan(model), _data(samples))
