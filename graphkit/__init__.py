@@ -18,7 +18,15 @@ from graphkit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance
-    from graphkit.errors import GraphkitError, MnnError, ModelError, OutputError, PassError, UsageError
+    from graphkit.errors import (
+        GraphkitError,
+        MismatchError,
+        MnnError,
+        ModelError,
+        OutputError,
+        PassError,
+        UsageError,
+    )
     from graphkit.graph import Graph, Node, TensorType
     from graphkit.inputs import load_inputs, random_inputs
     from graphkit.mnn.diff import Difference, diff
@@ -38,7 +46,15 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "graphkit.compare": ("Tolerance",),
-    "graphkit.errors": ("GraphkitError", "MnnError", "ModelError", "OutputError", "PassError", "UsageError"),
+    "graphkit.errors": (
+        "GraphkitError",
+        "MismatchError",
+        "MnnError",
+        "ModelError",
+        "OutputError",
+        "PassError",
+        "UsageError",
+    ),
     "graphkit.graph": ("Graph", "Node", "TensorType"),
     "graphkit.inputs": ("load_inputs", "random_inputs"),
     "graphkit.mnn.diff": ("Difference", "diff"),
@@ -78,6 +94,7 @@ __all__ = [
     "Finding",
     "Graph",
     "GraphkitError",
+    "MismatchError",
     "MnnError",
     "Model",
     "ModelError",

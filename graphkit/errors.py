@@ -69,6 +69,12 @@ class PassError(GraphkitError):
         self.reproducer = str(reproducer) if reproducer is not None else None
 
 
+class MismatchError(GraphkitError):
+    """The outputs are not the original's, and there is nothing right to go on with."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True)
 class NodeFault:
     """One node that MNN refused, crashed on or computes wrong, and why."""

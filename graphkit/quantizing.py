@@ -6,17 +6,18 @@ then what MNN stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 
+from graphkit.errors import MismatchError
 from graphkit.graph import Graph
 from graphkit.inputs import usable_inputs
 from graphkit.model import Model, PathLike
-from graphkit.optimizer import Bindings, OptimizeResult, optimize
+from graphkit.optimizer import Bindings, OnMismatch, OptimizeResult, Verify, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.quant import engine
 from graphkit.quant._calib_images import ImageSpec
@@ -76,6 +77,11 @@ class Quantized:
     note: str = ""
 
     @property
+    def ok(self) -> bool:
+        """True when no pass was rolled back."""
+        return self.optimized is None or self.optimized.ok
+
+    @property
     def model(self) -> Model:
         """The quantized model."""
         return self.result.model
@@ -92,7 +98,10 @@ def quantize(
     *,
     passes: str | Pipeline | None = PASSES,
     bind: Bindings | None = None,
-    verify: Literal["none", "end", "each"] = "end",
+    verify: Verify = "end",
+    inputs: Sequence[Sample] | None = None,
+    on_mismatch: OnMismatch = "rollback",
+    stop_after: int | None = None,
     registry: Registry | None = None,
     seed: int = 0,
     watch: Any = None,
@@ -101,21 +110,28 @@ def quantize(
 ) -> Quantized:
     """Optimize and quantize a model.
 
-    job: what to do, or options for all layers; default 8 bits. passes: the pipeline that comes first, None for none.
-    step, progress: told what is going on. Raises what
-    `graphkit.optimize` and `graphkit.quant.engine.quantize` raise.
+    job: what to do, or options for all layers; default 8 bits. passes: the pipeline that comes first, None for none;
+    verify, inputs, on_mismatch, stop_after, seed: as in `graphkit.optimize`. step, progress: told what is going on.
+    Raises MismatchError when the passes leave other outputs, and what `graphkit.optimize` and
+    `graphkit.quant.engine.quantize` raise.
     """
     source = model if isinstance(model, Model) else Model.load(model)
     job = job if isinstance(job, Job) else Job(job or QuantizeOptions())
     optimized = None
     if passes is not None or bind:
         optimized = optimize(
-            source, passes or "", bind=bind, verify=verify, registry=registry, seed=seed, watch=watch
+            source, passes or "", bind=bind, verify=verify, inputs=inputs, on_mismatch=on_mismatch,
+            stop_after=stop_after, registry=registry, seed=seed, watch=watch,
         )  # fmt: skip
+        if not optimized.proof.ok:
+            raise MismatchError(
+                f"the outputs differ after the passes: {optimized.proof.reason}; nothing was quantized",
+                file=source.path, hint="`graphkit bisect MODEL --passes …` names the pass and the rewrite",
+            )  # fmt: skip
         source = optimized.model
     data = _loaded(job, source, step)
     plan = plan_of(Graph.of(source), job.options, job.plan)
-    used, samples, where = _samples(source, data, seed)
+    used, samples, where = _samples(source, data, inputs, seed)
     result = engine.quantize(source, plan, calibration=used, search=job.search, progress=progress)
     if step is not None:
         step("comparing outputs")
@@ -130,9 +146,13 @@ def _loaded(job: Job, model: Model, step: Step | None) -> Calibration | None:
     return job.data.load(model)
 
 
-def _samples(model: Model, data: Calibration | None, seed: int) -> tuple[Calibration | None, list[Sample], str]:
-    """The data to quantize with, and what outputs are compared on: samples that nothing is made from or chosen by,
-    where there are enough."""
+def _samples(
+    model: Model, data: Calibration | None, inputs: Sequence[Sample] | None, seed: int
+) -> tuple[Calibration | None, list[Sample], str]:
+    """The data to quantize with, and what outputs are compared on: what is given, or samples that nothing is made from
+    or chosen by, where there are enough."""
+    if inputs is not None:
+        return data, list(inputs[:_MOST]), "given samples"
     if data is None:
         return None, list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
     if len(data) < _LEAST:

@@ -12,7 +12,7 @@ from graphkit.cli._command import option
 from graphkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from graphkit.cli._places import Places
     from graphkit.model import Model
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from graphkit.quantizing import Data, Job
 
 _SECTION = "Quantization"
-_NEEDS_BITS = ("block", "method", "damping", "act_order", "calib", "layers", "skip", "save_plan")
+_AIMS = ("budget", "max_error", "min_metric")
+# Options that do nothing without one of others.
+_NEEDS_BITS = (
+    "block", "method", "damping", "act_order", "asymmetric", "layers", "skip", "no_embeddings", "half_scales",
+    "save_plan", "calib",
+)  # fmt: skip
+_NEEDS_CALIB = ("calib_limit", "tokenizer", "images")
+_NEEDS_AIM = ("metric", "choose", "executor", "no_cache")
+_METRIC, _CHOOSE = "relative-l2", "3,4,5,6,8"
 
 quant_options = _shared.combined(
     option("--bits", type=int, metavar="N", section=_SECTION, help="Bits of a weight, 2 to 8."),
@@ -79,10 +87,9 @@ quant_options = _shared.combined(
            help="The smallest model whose outputs are no further off."),
     option("--min-metric", type=_shared.Finite(max=1), metavar="M", section="Mixed precision",
            help="The same with 1 − error: the least cosine with --metric cosine."),
-    option("--metric", metavar="M", default="relative-l2", show_default=True, section="Mixed precision",
-           help="relative-l2, cosine, or a function: file.py:name."),
-    option("--choose", metavar="BITS", default="3,4,5,6,8", show_default=True, section="Mixed precision",
-           help="Bits to choose from."),
+    option("--metric", metavar="M", section="Mixed precision",
+           help=f"relative-l2, cosine, or a function: file.py:name. Default: {_METRIC}."),
+    option("--choose", metavar="BITS", section="Mixed precision", help=f"Bits to choose from. Default: {_CHOOSE}."),
     option("--executor", metavar="WHERE", section="Mixed precision",
            help="Where trials run: processes (default), processes:4, threads, tcp://host:8786 (dask)."),
     option("--no-cache", is_flag=True, section="Mixed precision", help="Measure anew what was measured before."),
@@ -94,13 +101,27 @@ def wanted(given: dict[str, Any], *, fp16: bool = False) -> bool:
 
     Calibration data alone serve the forecast of --fp16.
     """
-    aims = [given[name] is not None for name in ("bits", "plan", "budget", "max_error", "min_metric")]
-    if any(aims):
+    if any(given[name] is not None for name in ("bits", "plan", *_AIMS)):
         return True
-    lonely = next((name for name in _NEEDS_BITS if given[name] and not (fp16 and name == "calib")), None)
-    if lonely is not None:
-        raise UsageError(f"--{lonely.replace('_', '-')} works with --bits, --plan or --budget")
+    _refuse_lonely(
+        given, [name for name in _NEEDS_BITS if not (fp16 and name == "calib")], "--bits, --plan or --budget"
+    )
+    _check_company(given)
     return False
+
+
+def _check_company(given: dict[str, Any]) -> None:
+    """Raise UsageError for options that do nothing for lack of another."""
+    if given["calib"] is None:
+        _refuse_lonely(given, _NEEDS_CALIB, "--calib")
+    if all(given[name] is None for name in _AIMS):
+        _refuse_lonely(given, _NEEDS_AIM, "--budget, --max-error or --min-metric")
+
+
+def _refuse_lonely(given: dict[str, Any], names: Sequence[str], company: str) -> None:
+    lonely = next((name for name in names if given[name]), None)
+    if lonely is not None:
+        raise UsageError(f"--{lonely.replace('_', '-')} works with {company}")
 
 
 def job(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Job:
@@ -109,6 +130,7 @@ def job(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Job
     from graphkit.quant.plan import read_plan
     from graphkit.quantizing import Job
 
+    _check_company(given)
     data = _data(given)
     default: Method = "rtn" if given["asymmetric"] else "gptq" if data is not None else "mse"
     options = QuantizeOptions(
@@ -152,7 +174,7 @@ def _data(given: dict[str, Any]) -> Data | None:
 
 
 def _search(given: dict[str, Any], progress: Callable[[int, int, str], None]) -> Any:
-    aims = {name: given[name] for name in ("budget", "max_error", "min_metric") if given[name] is not None}
+    aims = {name: given[name] for name in _AIMS if given[name] is not None}
     if not aims:
         return None
     from graphkit.quant.budget import parse_budget
@@ -164,8 +186,8 @@ def _search(given: dict[str, Any], progress: Callable[[int, int, str], None]) ->
         aims["budget"] = parse_budget(aims["budget"])
     return Search(
         **aims,
-        bits=_bits(given["choose"]),
-        metric=Metric.parse(given["metric"]),
+        bits=_bits(given["choose"] or _CHOOSE),
+        metric=Metric.parse(given["metric"] or _METRIC),
         executor=given["executor"],
         cache=None if given["no_cache"] else Cache.default(),
         progress=progress,

@@ -133,8 +133,8 @@ def _quantized(report: Report, source: Model | None, given: dict[str, Any]) -> Q
         raise UsageError("quantization needs the passes; --no-optimize leaves them out")
     from graphkit.cli.quantize import quantized
 
-    done = quantized(report, source, given, "mnn")
-    given.update(binds=(), shapes=(), passes=None)
+    done = quantized(report, source, {**given, "verify": "none" if given["no_verify"] else given["verify"]}, "mnn")
+    given.update(binds=(), shapes=(), passes=None, stop_after=None, print_after=())
     return done
 
 
@@ -240,15 +240,6 @@ def _run(
             raise
 
 
-def _show_quantized(report: Report, source: Model | None, done: Quantized) -> None:
-    from graphkit.report.quantized import show_quantized
-    from graphkit.report.run import header
-
-    if source is not None:
-        report.say(header(source))
-    show_quantized(report, done)
-
-
 def _onnx(source: Model | Path) -> Model:
     from graphkit.model import Model
 
@@ -272,16 +263,17 @@ def _finish(
     results: tuple[Quantized | None, ConvertResult, tuple[HalfForecast, str] | None],
     report_file: Path | None,
 ) -> int:
+    from graphkit.cli.quantize import show
     from graphkit.report.conversion import show_conversion, to_dict
     from graphkit.report.failure import complain
     from graphkit.report.run import failed_check
 
     done, result, halves = results
-    right = result.optimized is None or result.optimized.ok
+    right = (result.optimized is None or result.optimized.ok) and (done is None or done.ok)
     data = to_dict(model, result, 0 if right else 1)
-    if done is not None:
+    if done is not None and source is not None:
         data["quantization"] = done.to_dict()
-        _show_quantized(report, source, done)
+        show(report, source, done)
     if halves is not None:
         from graphkit.report import halves as report_halves
 
@@ -290,7 +282,8 @@ def _finish(
     show_conversion(report, source if done is None else None, result)
     if halves is not None:
         report_halves.show_forecast(report, *halves)
-    if result.optimized is not None and not right:
-        complain(report, failed_check(result.optimized, written=True))
+    for run in (done.optimized if done is not None else None, result.optimized):
+        if run is not None and not run.ok:
+            complain(report, failed_check(run, written=True))
     report.emit(data)
     return 0 if right else 1

@@ -10,6 +10,7 @@ import click
 from graphkit.cli import _quant, _shared, _values
 from graphkit.cli._command import Command, option, output_flags
 from graphkit.cli._places import Places
+from graphkit.cli._samples import samples
 from graphkit.errors import UsageError
 from graphkit.report.console import Report
 
@@ -32,7 +33,9 @@ EXAMPLES = (
 @_quant.quant_options
 @option("--passes", metavar="PIPELINE", section="Passes", help="What to run before. Default: mnn for OUT.mnn, default.")
 @_shared.bind_options
-@_shared.plugin_option
+@_shared.verify_options
+@_shared.sample_options
+@_shared.run_options
 @_shared.timeout_option
 @_shared.report_option
 @output_flags
@@ -65,15 +68,24 @@ def quantized(report: Report, source: Model, given: dict[str, Any], preset: str 
     from graphkit.quantizing import PASSES, quantize
     from graphkit.registry import Registry
     from graphkit.report.quantized import progress_line
+    from graphkit.report.watch import Watch, check_names
 
+    passes = given["passes"] if given["passes"] is not None else preset or PASSES
     with report.working(f"quantizing {source.path}") as step:
-        progress = progress_line(step)
+        progress, registry = progress_line(step), Registry(given["plugins"])
+        check_names(given["print_after"], registry.stages(passes))
         done = quantize(
             source,
             _quant.job(given, progress),
-            passes=given["passes"] if given["passes"] is not None else preset or PASSES,
+            passes=passes,
             bind=_values.bindings(given["binds"], given["shapes"], lambda: source),
-            registry=Registry(given["plugins"]),
+            verify=given["verify"],
+            inputs=samples(given["inputs"]),
+            on_mismatch=given["on_mismatch"],
+            stop_after=given["stop_after"],
+            seed=given["seed"],
+            registry=registry,
+            watch=Watch(report, step, given["print_after"]),
             step=step,
             progress=progress,
         )
@@ -86,6 +98,7 @@ def quantized(report: Report, source: Model, given: dict[str, Any], preset: str 
 def _check_places(place: Path, report_file: Path | None, source: Model, given: dict[str, Any]) -> None:
     places = Places()
     places.read(source.path, *source.store.files())
+    places.samples(given["inputs"])
     places.plugins(given["plugins"])
     places.write(place, "-o", [".data", ".weight"])
     _quant.note_places(places, given)
@@ -102,7 +115,10 @@ def _write(
     from graphkit.mnn.road import convert
 
     with report.working(f"converting to {place}") as step:
-        result = convert(done.model, place, timeout=given["timeout"], progress=step, crash_dir=Path.cwd())
+        result = convert(
+            done.model, place, verify=given["verify"], inputs=samples(given["inputs"]), seed=given["seed"],
+            timeout=given["timeout"], progress=step, crash_dir=Path.cwd(),
+        )  # fmt: skip
         return result, result.size
 
 
@@ -115,28 +131,42 @@ def _finish(
     report_file: Path | None,
 ) -> int:
     from graphkit.report import text
-    from graphkit.report.quantized import show_quantized
-    from graphkit.report.run import header
+    from graphkit.report.failure import complain
+    from graphkit.report.run import failed_check
 
     place, size = written
+    code = 0 if done.ok and (converted is None or converted.optimized is None or converted.optimized.ok) else 1
     data = {
         "command": "quantize",
         "model": str(source.path),
         "output": str(place),
-        "exit_code": 0,
-        "ok": True,
+        "exit_code": code,
+        "ok": code == 0,
         "size": size,
         **done.to_dict(),
         "conversion": None if converted is None else converted.to_dict(),
     }
     report.save(data, report_file)
-    report.say(header(source))
-    show_quantized(report, done)
+    show(report, source, done)
     if converted is None:
         report.say(f"wrote {text.clean(str(place))}  {text.size(size)}")
     else:
         from graphkit.report.conversion import show_conversion
 
         show_conversion(report, None, converted)
+    for run in (done.optimized, converted.optimized if converted is not None else None):
+        if run is not None and not run.ok:
+            complain(report, failed_check(run, written=True))
     report.emit(data)
-    return 0
+    return code
+
+
+def show(report: Report, source: Model, done: Quantized) -> None:
+    """Print the model and what was done to it; with -v the passes too."""
+    from graphkit.report.quantized import show_quantized
+    from graphkit.report.run import header, show_run
+
+    report.say(header(source))
+    if report.verbose and done.optimized is not None:
+        show_run(report, done.optimized.report)
+    show_quantized(report, done)

@@ -26,6 +26,7 @@ from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.sources import check_source
 from graphkit.model import Model, PathLike
 from graphkit.optimizer import Bindings, OptimizeResult, Verify, bound_model, gather, optimize
+from graphkit.passes._dequantize import DEQUANTIZE
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.tolerances import mnn_tolerance
@@ -133,9 +134,9 @@ _FLOATS = "dequantize-weights,fixpoint(fold-constants,cleanup)"
 
 
 def _is_quantized(model: Model) -> bool:
-    """True when weights are behind a DequantizeLinear."""
-    graph = Graph.of(model)
-    return any(graph.is_constant(node.inputs[0]) for node in graph.by_op("DequantizeLinear"))
+    """True when weights are behind a DequantizeLinear, in the graph or in a body."""
+    graphs = Graph.of(model).walk()
+    return any(graph.is_constant(node.inputs[0]) for graph in graphs for op in DEQUANTIZE for node in graph.by_op(op))
 
 
 def _second_best(model: Model, inputs: Sequence[Feeds] | None, seed: int, excuse: str) -> Evidence | None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from graphkit.errors import ModelError
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
     from graphkit.mnn._onnx_quantized import QuantizedWeight
     from graphkit.model import Model
+    from graphkit.weights import Weight
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -113,21 +114,40 @@ def _dtype(number: int) -> str:
 
 
 def _quantized(model: Model) -> Iterator[QuantizedWeight]:
-    """Quantized initializers, of the graph and of the graphs inside it."""
+    """Quantized constants, of the graph and of the graphs inside it."""
     from graphkit.mnn._onnx_quantized import quantized_weights
     from graphkit.weights import Weight
 
-    for graph in _graphs(model.proto.graph):
-        weights = {tensor.name: Weight(tensor, model.store) for tensor in graph.initializer}
-        yield from quantized_weights(graph.node, weights)
+    seen: set[int] = set()
+    for graph, tensors in list(_scopes(model.proto.graph, {})):  # all at once: they are told apart by their identity
+        weights = {name: Weight(tensor, model.store) for name, tensor in tensors.items()}
+        for found in quantized_weights(graph.node, weights):
+            if id(tensors[found.name]) not in seen:
+                seen.add(id(tensors[found.name]))
+                yield found
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
+def _scopes(graph: GraphProto, outer: dict[str, TensorProto]) -> Iterator[tuple[GraphProto, dict[str, TensorProto]]]:
+    """Each graph with the constants that its nodes can read."""
+    known = outer | dict(_constants(graph))
+    yield graph, known
     for node in graph.node:
         for attribute in node.attribute:
             for inner in ((attribute.g,) if attribute.HasField("g") else ()) + tuple(attribute.graphs):
-                yield from _graphs(inner)
+                yield from _scopes(inner, known)
+
+
+def _constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    yield from ((tensor.name, tensor) for tensor in graph.initializer)
+    for node in graph.node:
+        yield from ((node.output[0], tensor) for tensor in _held(node) if node.op_type == "Constant" and node.output)
+
+
+def _held(node: NodeProto) -> Iterator[TensorProto]:
+    """The tensors that are attributes of a node."""
+    for attribute in node.attribute:
+        yield from (attribute.t,) if attribute.HasField("t") else ()
+        yield from attribute.tensors
 
 
 def _layer(found: QuantizedWeight) -> dict[str, Any]:
@@ -158,10 +178,9 @@ def _weights(model: Model, nodes: list[NodeProto], quantized: list[QuantizedWeig
     kinds |= {found.name: "quantized weights" for found in quantized}
     total = Counter[str]()
     groups: dict[str, dict[str, Counter[str]]] = {"by_kind": {}, "by_dtype": {}, "by_operator": {}}
-    for weight in model.weights():
-        reader = users.get(weight.name, "Constant") if weight.name else "Constant"
+    for name, reader, weight in _tensors(model, nodes, users):
         dtype = _dtype(weight.data_type)
-        kind = kinds.get(weight.name) or ("weights" if _is_float(dtype) and reader != "Constant" else "constants")
+        kind = kinds.get(name) or ("weights" if _is_float(dtype) and reader != "Constant" else "constants")
         named = zip(groups.values(), (kind, dtype, reader), strict=True)
         for counter in (total, *(group.setdefault(name, Counter()) for group, name in named)):
             counter["tensors"] += 1
@@ -171,6 +190,18 @@ def _weights(model: Model, nodes: list[NodeProto], quantized: list[QuantizedWeig
         "bytes": total["bytes"],
         **{title: _by_bytes(group) for title, group in groups.items()},
     }
+
+
+def _tensors(model: Model, nodes: list[NodeProto], users: dict[str, str]) -> Iterator[tuple[str, str, Weight]]:
+    """Each constant tensor: its name, the operator that reads it first, and itself."""
+    from graphkit.weights import Weight
+
+    for graph, _ in _scopes(model.proto.graph, {}):
+        for tensor in graph.initializer:
+            yield tensor.name, users.get(tensor.name, "Constant"), Weight(tensor, model.store)
+    for node in nodes:
+        name = node.output[0] if node.output and node.op_type == "Constant" else ""
+        yield from ((name, "Constant", Weight(tensor, model.store)) for tensor in _held(node))
 
 
 def _is_float(dtype: str) -> bool:

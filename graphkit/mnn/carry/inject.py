@@ -60,7 +60,7 @@ def inject(
         if work.layers:
             spool.settle(document)
             write(document, target)
-    tables = kept_tables(document, [weight for weight in lifted if weight not in work.carried])
+        tables = kept_tables(document, [weight for weight in lifted if weight not in work.carried])
     refused = {**index.refused, **work.refused}
     unexplained = [weight for weight in lifted if weight not in tables and weight.quantized]
     return Carriage((*work.layers, *tables.values()), tuple(explain(unexplained, work.carried, refused, anew)))
