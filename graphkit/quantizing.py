@@ -23,7 +23,7 @@ from graphkit.quant import engine
 from graphkit.quant._calib_images import ImageSpec
 from graphkit.quant.accuracy import Accuracy, accuracy
 from graphkit.quant.calibration import Calibration, load_calibration
-from graphkit.quant.engine import HELD_SHARE, Progress, QuantizeResult, plan_of
+from graphkit.quant.engine import Progress, QuantizeResult, plan_of
 from graphkit.quant.options import QuantizeOptions
 from graphkit.quant.plan import PlanFile
 from graphkit.quant.search import Search
@@ -33,7 +33,7 @@ Sample = Mapping[str, npt.NDArray[Any]]
 Step = Callable[[str], None]
 
 PASSES = "cleanup{freeze_defaults=true},default"  # before quantizing for ONNX: weights must not be inputs
-_MOST = 32  # samples that the outputs are compared on
+_SHARE, _LEAST, _MOST = 0.15, 4, 32  # of calibration data held back to compare outputs on; of so many; at most
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def quantize(
         source = optimized.model
     data = _loaded(job, source, step)
     plan = plan_of(Graph.of(source), job.options, job.plan)
-    result = engine.quantize(source, plan, calibration=data, search=job.search, progress=progress)
-    samples, where = _samples(source, data, inputs, seed)
+    used, samples, where = _samples(source, data, inputs, seed)
+    result = engine.quantize(source, plan, calibration=used, search=job.search, progress=progress)
     if step is not None:
         step("comparing outputs")
     return Quantized(optimized, result, accuracy(source, result.model, samples, where), data.note if data else "")
@@ -148,13 +148,14 @@ def _loaded(job: Job, model: Model, step: Step | None) -> Calibration | None:
 
 def _samples(
     model: Model, data: Calibration | None, inputs: Sequence[Sample] | None, seed: int
-) -> tuple[list[Sample], str]:
-    """What outputs are compared on: samples that no codes were made from, where there are such."""
+) -> tuple[Calibration | None, list[Sample], str]:
+    """The data to quantize with, and what outputs are compared on: what is given, or samples that nothing is made from
+    or chosen by, where there are enough."""
     if inputs is not None:
-        return list(inputs[:_MOST]), "given samples"
+        return data, list(inputs[:_MOST]), "given samples"
     if data is None:
-        return list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
-    seen, held = data.split(HELD_SHARE)
-    if held.samples:
-        return list(held.samples[:_MOST]), "held-back samples"
-    return list(seen.samples), "calibration samples"
+        return None, list(usable_inputs(model, Graph.of(model), seed=seed).samples), "random inputs"
+    if len(data) < _LEAST:
+        return data, list(data.samples), "calibration samples"
+    used, held = data.split(min(_SHARE, _MOST / len(data)))
+    return used, list(held.samples), "held-back samples"

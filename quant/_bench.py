@@ -23,6 +23,7 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.quant._quantizer import QuantizeLayer
 from graphkit.quant.codes import Codes
+from graphkit.quant.damping import Data
 from graphkit.quant.layers import Layer
 from graphkit.quant.metric import Metric
 from graphkit.quant.setting import Setting
@@ -52,6 +53,13 @@ class Task:
     settings: tuple[Setting, ...]
     quantizer: QuantizeLayer
     hessian: Any = None
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The large arrays that it holds, which other tasks may hold, too."""
+        if isinstance(self.hessian, Data):
+            return tuple(part.matrix for part in (self.hessian.seen, self.hessian.held) if part is not None)
+        return (self.hessian,) if isinstance(self.hessian, np.ndarray) else ()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def load(files: Sequence[Path], *, specs: Sequence[InputSpec], choice: tuple[int
 def natural(path: Path) -> list[tuple[int, str]]:
     """A sort key that puts sample 2 before sample 10."""
     parts = re.split(r"(\d+)", path.stem)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def unstack(feeds: Mapping[str, Array], specs: Sequence[InputSpec], file: Path) -> tuple[list[Sample], str]:

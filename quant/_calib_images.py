@@ -19,6 +19,7 @@ Size = tuple[int | None, int | None]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _COLOURS, _LAYOUTS, _FITS = ("rgb", "bgr", "gray"), ("nchw", "nhwc"), ("stretch", "pad", "crop")
+_MOST_PIXELS = 1 << 26  # of one picture: 0.8 GB as float32
 _EXAMPLE = "an example: size=224x224,mean=.485:.456:.406,std=.229:.224:.225"
 
 
@@ -54,6 +55,8 @@ class ImageSpec:
                 raise UsageError(f"{what} '{value}' of pictures is none of {', '.join(known)}")
         if any(side is not None and side < 1 for side in self.size) or self.multiple < 1:
             raise UsageError("sizes of pictures are at least 1")
+        _check_pixels(*(side or 1 for side in self.size))
+        _check_pixels(self.multiple, 1)
         if not all(self.std) or self.divide == 0:
             raise UsageError("pictures cannot be divided by 0", hint="std and divide must not be 0")
         channels = 1 if self.colour == "gray" else 3
@@ -124,7 +127,11 @@ def picture(file: Path, how: ImageSpec, target: InputSpec) -> Array:
             pixels = opened.convert("L" if how.colour == "gray" else "RGB")
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise UsageError(f"is not a picture that can be read: {error}", file=file) from error
-    return _numbers(_sized(pixels, fixed, how), how, layout, target)
+    try:
+        return _numbers(_sized(pixels, fixed, how), how, layout, target)
+    except UsageError as error:
+        error.file = error.file or str(file)
+        raise
 
 
 def _numbers(pixels: Array, how: ImageSpec, layout: str, target: InputSpec) -> Array:
@@ -146,6 +153,8 @@ def _sized(pixels: Any, sides: Sequence[int | None], how: ImageSpec) -> Array:
     scales = (height / own[0], width / own[1])
     scale = {"pad": min(scales), "crop": max(scales)}.get(how.fit)
     inner = (height, width) if scale is None else (max(1, round(own[0] * scale)), max(1, round(own[1] * scale)))
+    _check_pixels(height, width)
+    _check_pixels(*inner)
     bilinear = 2  # Pillow's number of it; it smooths when it makes smaller
     array = np.asarray(pixels.resize((inner[1], inner[0]), bilinear), np.float32)
     array = array.reshape(*inner, -1)
@@ -163,6 +172,11 @@ def _sides(own: tuple[int, int], wanted: Sequence[int | None], multiple: int) ->
     if width is None:
         width = _rounded(own[1] * height / own[0], multiple)
     return height, width
+
+
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > _MOST_PIXELS:
+        raise UsageError(f"pictures of {height} × {width} pixels are too large", hint=f"{_MOST_PIXELS:,} at most")
 
 
 def _rounded(size: float, multiple: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from graphkit.quant._rounding import THREADED, away_from_zero
 from graphkit.quant.codes import TINY_SCALE, Array, Codes, pieces
+from graphkit.quant.executor import cpu_count
 
 T = TypeVar("T")
 Run = tuple[int, int, int]  # first column, one past the last, the block they belong to
@@ -95,7 +96,7 @@ def _shared(stored: Array, blocks: int, work: Callable[[Sequence[Run]], list[T]]
     columns, rows = stored.shape
     width = columns // max(blocks, 1)
     runs = [(b * width + start, b * width + stop, b) for b in range(blocks) for start, stop in pieces(width, rows)]
-    count = (os.cpu_count() or 1) if stored.size >= THREADED else 1
+    count = cpu_count() if stored.size >= THREADED else 1
     if count == 1:
         return work(runs)
     pool = _pool(count, os.getpid())

@@ -29,17 +29,13 @@ class Form:
     block: int = 0
     steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
-    def spread(self, values: Array) -> Array:
-        """Scales or zero points in a shape that broadcasts over the codes; not for blocks."""
-        return values.reshape([-1 if i == self.axis else 1 for i in range(self.codes.ndim)])
-
 
 def form_of(layer: Layer, codes: Codes, opset: int) -> Form:
     """The form that this layer's codes take in a model of this operator set; see the module's text."""
     if codes.blocks == 1 and layer.axis is not None:
         zeros = None if codes.zeros is None else codes.zeros[:, 0]
         return Form(layer.restore(codes.codes), codes.scales[:, 0], zeros, layer.axis)
-    inline = opset >= BLOCKS_FROM and whole_zeros(codes)
+    inline = opset >= BLOCKS_FROM
     if inline and layer.kernel == 1 and layer.layout != "transposed-convolution":
         return _in_shape(layer, codes)
     if inline and codes.blocks > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -29,7 +28,8 @@ from graphkit.quant.metric import Metric
 T = TypeVar("T")
 Work = Callable[[Place, Task, int, Files | None], T | MissingFiles]
 
-_IN_FLIGHT = 16  # tasks handed out at once: each carries a Hessian
+_IN_FLIGHT = 16  # tasks handed out at once
+MEMORY = 1 << 29  # bytes of Hessians that they carry
 
 
 class Job:
@@ -45,13 +45,19 @@ class Job:
         self._place = Place(key, str(folder) if here else None)
         self._threads = max(1, cpu_count() // _workers(executor))
 
-    def run(self, work: Work[T], tasks: Iterable[Task]) -> Iterator[tuple[Task, T]]:
-        """Do all tasks, taken as they are needed; results come as they are done. Raises what a worker raised."""
+    def run(self, work: Work[T], tasks: Iterable[Task], memory: int = MEMORY) -> Iterator[tuple[Task, T]]:
+        """Do all tasks; results come as they are done. Raises what a worker raised.
+
+        Tasks are taken as they are needed, while those at work hold less than `memory` bytes.
+        """
         waiting = iter(tasks)
         running: dict[Future[T | MissingFiles], Task] = {}
         try:
             while True:
-                for task in itertools.islice(waiting, _IN_FLIGHT - len(running)):
+                while len(running) < _IN_FLIGHT and (not running or _held(running.values()) < memory):
+                    task = next(waiting, None)
+                    if task is None:
+                        break
                     running[self._submit(work, task, None)] = task
                 if not running:
                     return
@@ -90,6 +96,11 @@ def open_job(
                 yield Job(Path(name), key, executor)
             finally:
                 _bench.forget(key)
+
+
+def _held(tasks: Iterable[Task]) -> int:
+    """Bytes of the arrays of all tasks."""
+    return sum({id(array): array.nbytes for task in tasks for array in task.arrays}.values())
 
 
 def _workers(executor: Executor) -> int:

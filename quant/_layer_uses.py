@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from onnx import TensorProto
 
 from graphkit.graph import Graph, Node
+from graphkit.quant._views import home_of
 from graphkit.weights import tensor_nbytes
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -49,9 +50,14 @@ class Use:
     groups: int = 1
 
     @property
-    def key(self) -> tuple[str, str, str, int, int]:
+    def home(self) -> Graph:
+        """The graph that defines the constant."""
+        return home_of(self.node.graph, self.stored.name)
+
+    @property
+    def key(self) -> tuple[Graph, str, str, str, int, int]:
         """Uses with equal keys can share codes."""
-        return self.stored.name, self.way, self.layout, self.rows, self.groups
+        return self.home, self.stored.name, self.way, self.layout, self.rows, self.groups
 
 
 def uses_of(graph: Graph, node: Node) -> Iterator[Use]:
@@ -69,7 +75,7 @@ def stored_constant(graph: Graph, value: str, depth: int = _DEPTH) -> Stored | s
     """
     if graph.is_constant(value):
         return _of_constant(graph, value)
-    owner = _home(graph, value)
+    owner = home_of(graph, value)
     if value in owner.initializers:
         return "a graph input of the same name can override it: run cleanup first (freeze_defaults=true if it stays)"
     node = owner.producer(value)
@@ -116,18 +122,11 @@ _DTYPES = {
 }
 
 
-def _home(graph: Graph, value: str) -> Graph:
-    """The graph that defines a value."""
-    while graph.parent is not None and not graph.defines(value):
-        graph = graph.parent
-    return graph
-
-
 def _is_constant(graph: Graph, value: str, depth: int = _DEPTH) -> bool:
     """True for constants and for what nodes without subgraphs compute from them."""
     if graph.is_constant(value):
         return True
-    node = _home(graph, value).producer(value)
+    node = home_of(graph, value).producer(value)
     if node is None or not depth or node.subgraphs or not any(node.inputs):
         return False
     return all(_is_constant(node.graph, name, depth - 1) for name in node.inputs if name)
@@ -145,7 +144,7 @@ def _found(graph: Graph, node: Node, index: int) -> Iterator[Use]:
 
 def _outline(graph: Graph, value: str) -> Stored:
     """What is known of a weight that is not a plain constant: its bytes as far as its shape is known."""
-    home = _home(graph, value)
+    home = home_of(graph, value)
     weight = home.initializers.get(value)
     if weight is not None:
         return Stored(value, weight.dims, weight.data_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,10 @@ def _gptq(data: Mapping[str, Any], where: str) -> tuple[float | None, bool]:
     damping, act_order = data.get("damping"), data.get("act_order", False)
     if damping is not None and (isinstance(damping, bool) or not isinstance(damping, int | float)):
         raise UsageError(f"'damping' is a number, not {damping!r}", file=where)
+    try:
+        damping = None if damping is None else float(damping)
+    except OverflowError:
+        damping = math.inf
     if not isinstance(act_order, bool):
         raise UsageError(f"'act_order' is true or false, not {act_order!r}", file=where)
     if damping is not None:

@@ -42,7 +42,8 @@ class Quantizer:
 
     def __call__(self, layer: Layer, matrix: Array, setting: Setting, hessian: Array | None) -> Codes:
         """The codes of one layer. matrix: float32 [rows, columns]. Raises ModelError for NaN and infinities."""
-        method, options = (self.method, self.options) if self.method != "gptq" or hessian is not None else ("mse", {})
+        method = fed_method(self.method, hessian)
+        options = self.options if method == self.method else {}
         quantize: Callable[..., Codes] = importlib.import_module(f"graphkit.quant.{method}").quantize_matrix
         columns = layer.block_columns(setting.block)
         if not setting.symmetric and method != "rtn":
@@ -57,6 +58,11 @@ class Quantizer:
             return quantize(rows, setting.bits, columns, name=layer.name, **extra, **options)
 
         return without_tiny_scales(matrix, setting.bits, columns, codes) if method == "rtn" else codes(matrix)
+
+
+def fed_method(method: Method, hessian: Any) -> Method:
+    """The method for a layer with this Hessian: `mse` in place of `gptq` where there is none."""
+    return "mse" if method == "gptq" and hessian is None else method
 
 
 def quantizer_of(method: QuantizeLayer | str) -> QuantizeLayer:

@@ -49,7 +49,8 @@ def readings(graph: Graph, layer: Layer) -> tuple[Reading, ...]:
     """The readings of all uses of a layer's weight in the main graph; none when there are no such uses."""
     if layer.kind not in _OBSERVED:
         return ()
-    nodes = [graph.producer(output) for output in layer.outputs]
+    uses = zip(layer.places, layer.outputs, strict=True)
+    nodes = [graph.producer(output) for place, output in uses if not place]
     found = []
     for node in nodes:
         if node is None or not node.inputs[0]:

@@ -5,13 +5,13 @@ Works on pieces of rows that stay in the cache, on as many threads as there are 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from graphkit.quant.codes import TINY_SCALE, Array, code_range, pieces
+from graphkit.quant.executor import cpu_count
 
 _ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # adding a whole .5 would round .49999997 up
 _SIGN = np.uint32(0x80000000)
@@ -33,7 +33,7 @@ def by_pieces(matrix: Array, work: Callable[[int, int], None]) -> None:
         for start, stop in runs:
             work(start, stop)
         return
-    with ThreadPoolExecutor(os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cpu_count()) as pool:
         for done in [pool.submit(work, start, stop) for start, stop in runs]:
             done.result()
 

@@ -26,7 +26,7 @@ class Sizes:
 def sizes_of(model: Model, plan: Plan, searched: Sequence[LayerPlan]) -> Sizes:
     """Sizes for a plan of which some layers are searched. A weight that is two layers is stored twice."""
     total = sum(weight.nbytes for weight in model.weights())
-    layers = {entry.layer.weight: tensor_nbytes(entry.layer.dtype, entry.layer.shape) for entry in plan.layers}
+    layers = {entry.layer.where: tensor_nbytes(entry.layer.dtype, entry.layer.shape) for entry in plan.layers}
     rest = total - sum(layers.values())
     names = {entry.layer.name for entry in searched}
     settled = sum(entry.nbytes for entry in plan.layers if entry.layer.name not in names)

@@ -25,6 +25,7 @@ _UNITS = {
 }
 _UNIT_NAMES = {unit.lower(): size for unit, size in _UNITS.items()}
 _TEXT = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>[A-Za-z]+|%)?\s*(?:of\s+(?P<base>\w+))?\s*")
+_MOST = 1e18  # of any unit
 _EXAMPLES = "examples: 12MB, 12.5MiB, 60% (of the float weights' bytes), '60% of w8'"
 
 
@@ -61,6 +62,8 @@ def parse_budget(text: str) -> Budget:
     number, base = float(found["number"]), (found["base"] or "").lower()
     if number <= 0:
         raise UsageError(f"a budget is more than 0, not '{text}'", hint=_EXAMPLES)
+    if number > _MOST:
+        raise UsageError(f"'{text[:20]}…' is no budget that any memory has", hint=_EXAMPLES)
     if unit != "%" and not base:
         return Budget(number * _UNIT_NAMES[unit])
     if unit != "%" or base not in ("", "float", "w8"):

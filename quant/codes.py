@@ -76,17 +76,6 @@ class Codes:
         """True without zero points."""
         return self.zeros is None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this weight in a .mnn file with float32 scales."""
-        return self.stored_bytes()
-
-    def stored_bytes(self, *, half_scales: bool = False) -> int:
-        """Bytes in a .mnn file: codes packed to `bits` each, their header, and scales (twice as many with zeros)."""
-        return stored_bytes(
-            self.rows, self.columns, self.blocks, self.bits, symmetric=self.symmetric, half_scales=half_scales
-        )
-
     def values(self) -> Array:
         """The weights, float32 [rows, columns]."""
         made = np.empty(self.codes.shape, np.float32)
@@ -104,7 +93,8 @@ class Codes:
 def stored_bytes(
     rows: int, columns: int, blocks: int, bits: int, *, symmetric: bool = True, half_scales: bool = False
 ) -> int:
-    """Bytes that a weight of this shape takes in a .mnn file, see `Codes.stored_bytes`."""
+    """Bytes that a weight of this shape takes in a .mnn file: codes packed to `bits` each, their header, and scales
+    (twice as many with zeros)."""
     wide = max(rows * blocks, columns // max(blocks, 1)) > 0xFFFF
     header = 1 + (8 if wide else 4) + 1 + (1 << bits)
     scales = rows * blocks * (1 if symmetric else 2) * (2 if half_scales else 4)

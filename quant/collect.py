@@ -86,23 +86,6 @@ def unseen(model: Model | Graph, layers: Sequence[Layer]) -> dict[str, str]:
     return {layer.name: reason_unseen(layer) for layer in layers if not readings(graph, layer)}
 
 
-def layer_inputs(model: Model, layer: Layer, samples: Sequence[Sample]) -> Iterator[Array]:
-    """The input vectors of one layer sample by sample: float32 [groups, columns, vectors].
-
-    What `collect` sums up: `layer.matrix(weight)` times these is what the layer's node computes, without bias (and
-    without Gemm's alpha). Raises UsageError for a layer that `unseen` names, and what `collect` raises for samples.
-    """
-    graph = Graph.of(model)
-    uses = readings(graph, layer)
-    if not uses:
-        raise UsageError(f"has no inputs to look at: {reason_unseen(layer)}", node=layer.name)
-    with Exposed(model) as exposed, Values(graph, exposed, {use.value for use in uses}) as inputs:
-        for sample in samples:
-            values = inputs.run(sample)
-            kept = rows_kept(sample)
-            yield np.concatenate([p for use in uses for p in use.vectors(values[use.value], kept)], axis=2)
-
-
 def output_error(hessian: Hessian, weights: Array, quantized: Array) -> float:
     """Relative error at a layer's output over the calibration data: ‖(W − W')·X‖ / ‖W·X‖, both Frobenius norms.
 

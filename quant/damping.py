@@ -18,7 +18,7 @@ from graphkit.quant.collect import Hessian
 from graphkit.quant.layers import Layer
 from graphkit.quant.setting import Setting
 
-DAMPINGS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+DAMPINGS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # few samples want much damping, many want little
 DEFAULT = 0.1  # where nothing is held out
 _CHOICES = 3  # layers of a number of columns for which the choice is made; an odd number
 _TRIAL_ROWS = 64  # rows do not touch one another in GPTQ: a few tell which damping suits all

@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.errors import UsageError
 from graphkit.graph import Node
+from graphkit.quant._views import maker
 from graphkit.quant.codes import Codes
 from graphkit.quant.layers import Layer
 from graphkit.quant.write import Writer
@@ -25,9 +26,9 @@ def write_table(writer: Writer, layer: Layer, codes: Codes) -> None:
     Raises UsageError when rows are cut into blocks: there is one scale a row.
     """
     check_table(layer.name, codes.bits, codes.blocks)
-    home = writer.home(layer.weight)
+    home = writer.home(layer)
     users = writer.users(layer)
-    replaced = [node.inputs[0] for node in users if node.inputs[0] != layer.weight]
+    views = [maker(node.graph, node.inputs[0]) for node in users if node.inputs[0] != layer.weight]
     table = writer.constant(home, f"{layer.weight}_quantized", codes.codes, TensorProto.INT8, share=True)
     scales = writer.constant(home, f"{layer.weight}_scale", codes.scales, TensorProto.FLOAT)
     zeros = None
@@ -35,7 +36,7 @@ def write_table(writer: Writer, layer: Layer, codes: Codes) -> None:
         zeros = writer.constant(home, f"{layer.weight}_zero", codes.zeros, TensorProto.FLOAT)
     for node in users:
         _gather(node, layer, table, scales, zeros)
-    writer.drop(home, layer.weight, replaced)
+    writer.drop(home, layer.weight, views)
 
 
 def check_table(name: str, bits: int, blocks: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from graphkit.model import Model, PathLike
 from graphkit.quant._layer_work import Work
 from graphkit.quant._spill import Spill, let_go
 from graphkit.quant.calibration import Calibration
+from graphkit.quant.codes import Codes
 from graphkit.quant.collect import collect, unseen
 from graphkit.quant.damping import Data
 from graphkit.quant.layers import Excluded, find_layers
@@ -32,11 +33,26 @@ from graphkit.weights import WeightStore
 
 Sample = Mapping[str, npt.NDArray[Any]]
 Progress = Callable[[int, int, str], None]
-Search = Callable[[Model, Plan, "Calibration | None"], Plan]
 
 MEMORY = 1 << 30  # bytes for Hessians and inputs at a time
-HELD_SHARE = 0.2  # of the calibration data: chooses the damping, and is what outputs are compared on
+HELD_SHARE = 0.2  # of the calibration data: chooses the damping
 _SLACK = 256  # bytes of alignment a layer needs in the temporary file
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a search chose.
+
+    plan: with its settings. codes: those that were measured, by layers' names, to be written as they are; layers that
+    have none here get codes made of all data. note: what was measured on what, for people.
+    """
+
+    plan: Plan
+    codes: Mapping[str, Codes] = field(default_factory=dict)
+    note: str = ""
+
+
+Search = Callable[[Model, Plan, "Calibration | None"], Chosen]
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class QuantizeResult:
 
     model: with DequantizeLinear in place of float weights; it runs in onnxruntime. plan: as it was carried out.
     records: one for each layer that was quantized. kept: weights that stayed float, and why. seconds: in all.
+    note: what a search measured.
     """
 
     model: Model
@@ -52,6 +69,7 @@ class QuantizeResult:
     records: tuple[LayerRecord, ...]
     kept: tuple[Excluded, ...]
     seconds: float
+    note: str = ""
 
     @property
     def totals(self) -> tuple[KindTotal, ...]:
@@ -72,6 +90,7 @@ class QuantizeResult:
             "bytes": self.nbytes,
             "float_bytes": sum(record.float_bytes for record in self.records),
             "seconds": round(self.seconds, 3),
+            "search": self.note or None,
         }
 
 
@@ -101,12 +120,11 @@ def quantize(
         let_go(weight)  # finding where each weight lies has read around it
     plan = settings if isinstance(settings, Plan) else plan_of(graph, settings)
     data = _calibration(calibration)
-    if search is not None:
-        plan = search(model, plan, data)
-    plan = checked(graph, plan, data)
-    records = carry_out(graph, model, plan, data, progress, memory)
+    chosen = Chosen(plan) if search is None else search(model, plan, data)
+    plan = checked(graph, chosen.plan, data)
+    records = carry_out(graph, model, plan, data, progress, memory, chosen.codes)
     kept = [*plan.kept, *(_kept(entry) for entry in plan.layers if entry.setting.is_float)]
-    return QuantizeResult(graph.to_model(), plan, tuple(records), tuple(kept), time.perf_counter() - start)
+    return QuantizeResult(graph.to_model(), plan, tuple(records), tuple(kept), time.perf_counter() - start, chosen.note)
 
 
 def _same_buffers(store: WeightStore) -> WeightStore:
@@ -133,16 +151,17 @@ def carry_out(
     data: Calibration | None,
     progress: Progress | None = None,
     memory: int = MEMORY,
+    known: Mapping[str, Codes] | None = None,
 ) -> list[LayerRecord]:
     """Write the codes of all layers of a plan into a graph, each asked for at the graph's gate; records in plan order.
 
-    model: what the graph was made from, for calibration.
+    model: what the graph was made from, for calibration. known: codes that are there already, by layers' names.
     """
     todo = [entry for entry in plan.layers if not entry.setting.is_float]
     records: dict[str, LayerRecord] = {}
     with Spill(graph.store, sum(_room(entry) for entry in todo)) as spill:
         writer = Writer(graph, spill)
-        work = Work(graph, writer, plan)
+        work = Work(graph, writer, plan, known)
         for entry, fed in with_data(model, todo, data, memory):
             if progress is not None:
                 progress(len(records), len(todo), entry.layer.name)

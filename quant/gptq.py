@@ -20,10 +20,10 @@ from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.quant._gptq_core import damped, sweep, upper_factor
 from graphkit.quant._gptq_refine import refined_codes, refined_scales
 from graphkit.quant.codes import Array, Codes, as_matrix, blocks_of, check_bits
+from graphkit.quant.collect import Hessian, output_error
 from graphkit.quant.mse import best_scales
 from graphkit.quant.rtn import largest
 
-DAMPINGS = (0.01, 0.03, 0.1, 0.3, 1.0)  # few samples want much damping, many want little
 ROUNDS = 2
 
 
@@ -75,20 +75,6 @@ def quantize_matrix(
     return state.result()
 
 
-def output_error(matrix: Array, codes: Codes, hessian: Array, name: str = "") -> float:
-    """Relative squared error of a layer's outputs on data with this Hessian.
-
-    tr((W − Ŵ)·H·(W − Ŵ)ᵀ) / tr(W·H·Wᵀ), summed over groups; 0 when the outputs are all 0 and stay so.
-    matrix: float32 [rows, columns], as `codes` were made of. Raises as `quantize_matrix` does for the Hessian.
-    """
-    matrix = as_matrix(matrix, name)
-    known = _grouped(hessian, matrix, name)
-    lost, whole = _energy(matrix - codes.values(), known), _energy(matrix, known)
-    if whole > 0:
-        return lost / whole
-    return 0.0 if lost <= 0 else float("inf")
-
-
 def best_damping(
     matrix: Array,
     bits: int,
@@ -97,7 +83,7 @@ def best_damping(
     hessian: Array,
     held_out: Array,
     name: str = "",
-    candidates: Sequence[float] = DAMPINGS,
+    candidates: Sequence[float],
     act_order: bool = False,
     rounds: int = ROUNDS,
 ) -> Damping:
@@ -108,6 +94,8 @@ def best_damping(
     """
     if not candidates:
         raise UsageError("no damping to choose from", node=name or None)
+    matrix = as_matrix(matrix, name)
+    unseen = Hessian(_grouped(held_out, matrix, name), 1)
     errors: dict[int, float] = {}
 
     def error(at: int) -> float:
@@ -122,7 +110,7 @@ def best_damping(
                 act_order=act_order,
                 rounds=rounds,
             )
-            errors[at] = output_error(matrix, codes, held_out, name)
+            errors[at] = output_error(unseen, matrix, codes.values())
         return errors[at]
 
     best = len(candidates) // 2
@@ -165,12 +153,6 @@ def _order(hessian: Array) -> Array:
     """Columns by falling diagonal, that of all groups together."""
     found: Array = np.argsort(-np.einsum("gcc->c", hessian), kind="stable")
     return found
-
-
-def _energy(matrix: Array, hessian: Array) -> float:
-    groups = hessian.shape[0]
-    view = matrix.reshape(groups, -1, matrix.shape[1])
-    return float(np.einsum("grc,grc->", view @ hessian.astype(np.float32), view, dtype=np.float64))
 
 
 @dataclass(eq=False)

@@ -6,16 +6,17 @@ Everything else that is a float constant is named with the reason why it stays f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.quant._layer_uses import Stored, Use, reason_of, stored_constant, uses_of
 from graphkit.quant.codes import Array, as_matrix, check_finite, stored_bytes
@@ -35,7 +36,8 @@ class Layer:
     shape: as stored in ONNX. rows, columns: as a matrix, columns being channels per group × kernel elements.
     kernel: elements of the kernel, 1 for products. groups: of a convolution, rows of a group lying together.
     layout: how the stored array becomes the matrix. nodes, outputs: labels and first outputs of all nodes that use the
-    weight this way. dtype: ONNX element type as stored.
+    weight this way. home, places: the graphs that define the weight and that hold each of the nodes, by their number in
+    `Graph.walk` (branches may have values of one name). dtype: ONNX element type as stored.
     """
 
     name: str
@@ -49,7 +51,14 @@ class Layer:
     layout: Layout = "rows"
     nodes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    home: int = 0
+    places: tuple[int, ...] = ()
     dtype: int = TensorProto.FLOAT
+
+    @property
+    def where(self) -> tuple[int, str]:
+        """The weight, told from others of its name in other graphs."""
+        return self.home, self.weight
 
     @property
     def channels(self) -> int:
@@ -82,14 +91,25 @@ class Layer:
         """Bytes of the layer in a .mnn file, quantized like this, with the header of its codes.
 
         MNN stores a transposed convolution input channels first, so that a scale for each output channel is repeated
-        for each input channel; an embedding has one byte a weight and a float32 scale a row, whatever the bits.
+        for each input channel; an embedding is a tensor of bytes, whatever the bits, and one of float32 scales (and
+        one of zero points).
         """
         if self.kind == "Embedding":
-            return self.rows * (self.columns + 4)
+            return self.rows * (self.columns + 4 * (1 if symmetric else 2))
         blocks = self.channels // block if block else 1
         if self.layout == "transposed-convolution":
             blocks = self.channels
-        return stored_bytes(self.rows, self.columns, blocks, bits, symmetric=symmetric, half_scales=half_scales)
+        rows = self.rows // self.parts
+        one = stored_bytes(rows, self.columns, blocks, bits, symmetric=symmetric, half_scales=half_scales)
+        return self.parts * one
+
+    @property
+    def parts(self) -> int:
+        """How many layers MNN's converter makes of a convolution: one a group, or of a depthwise one, one for each
+        output that an input channel has."""
+        if self.groups == 1:
+            return 1
+        return self.groups if self.channels > 1 else self.rows // self.groups
 
     def matrix(self, array: Array) -> Array:
         """The stored array as float32 [rows, columns].
@@ -147,38 +167,28 @@ def find_layers(graph: Graph) -> tuple[list[Layer], list[Excluded]]:
     product multiplies with), it is two. Constants under 1 KB that stay float are not listed. Local functions are not
     looked into: inline them first.
     """
+    numbers = {inner: number for number, inner in enumerate(graph.walk())}
     groups: dict[tuple[object, ...], list[Use]] = {}
-    excluded: dict[str, Excluded] = {}
-    for inner in graph.walk():
+    excluded: dict[tuple[int, str], Excluded] = {}
+    for inner in numbers:
         for node in inner.nodes:
             for use in uses_of(inner, node):
                 if use.reason:
                     stored = use.stored
                     excluded.setdefault(
-                        stored.name, Excluded(node.label, node.op, use.reason, stored.nbytes, stored.name)
+                        (numbers[use.home], stored.name),
+                        Excluded(node.label, node.op, use.reason, stored.nbytes, stored.name),
                     )
                 else:
                     groups.setdefault(use.key, []).append(use)
-    layers = _named([_layer(uses) for uses in groups.values()])
-    taken = {layer.weight for layer in layers}
-    found = [entry for entry in excluded.values() if entry.weight not in taken]
-    found += _others(graph, taken | excluded.keys())
+    layers = _named([_layer(uses, numbers) for uses in groups.values()])
+    taken = {layer.where for layer in layers}
+    found = [entry for where, entry in excluded.items() if where not in taken]
+    found += _others(numbers, taken | excluded.keys())
     return layers, [entry for entry in found if entry.bytes >= LISTED_BYTES]
 
 
-def weight_matrix(graph: Graph, layer: Layer) -> Array:
-    """The weights of a layer, float32 [rows, columns], read from the graph now.
-
-    Raises ModelError, naming the layer, when they are NaN or infinite, or when the graph has no such constant.
-    """
-    for inner in graph.walk():
-        array = inner.constant(layer.weight) if inner.defines(layer.weight) else None
-        if array is not None:
-            return layer.matrix(array)
-    raise ModelError(f"has no constant '{layer.weight}' any more", node=layer.name, tensor=layer.weight)
-
-
-def _layer(uses: list[Use]) -> Layer:
+def _layer(uses: list[Use], numbers: Mapping[Graph, int]) -> Layer:
     """The layer of all uses of one weight in one way."""
     first = uses[0]
     stored, node = first.stored, first.node
@@ -195,22 +205,36 @@ def _layer(uses: list[Use]) -> Layer:
         layout=cast(Layout, first.layout),
         nodes=tuple(use.node.label for use in uses),
         outputs=tuple(use.node.outputs[0] for use in uses),
+        home=numbers[first.home],
+        places=tuple(numbers[use.node.graph] for use in uses),
         dtype=stored.dtype,
     )
 
 
 def _named(layers: list[Layer]) -> list[Layer]:
-    """The layers, those whose node's name is not theirs alone called by their first output."""
+    """The layers, those whose node's name is not theirs alone called by their first output.
+
+    Where that is taken, too (branches may have values of one name), a number follows.
+    """
     count = Counter(layer.name for layer in layers)
-    return [layer if count[layer.name] == 1 else replace(layer, name=layer.outputs[0]) for layer in layers]
+    taken = {name for name, times in count.items() if times == 1}
+    found = []
+    for layer in layers:
+        name = layer.name
+        if count[name] > 1:
+            tries = itertools.chain(layer.outputs[:1], (f"{layer.outputs[0]}#{n}" for n in itertools.count(2)))
+            name = next(text for text in tries if text not in taken)
+            taken.add(name)
+        found.append(layer if name == layer.name else replace(layer, name=name))
+    return found
 
 
-def _others(graph: Graph, known: Collection[str]) -> Iterator[Excluded]:
+def _others(numbers: Mapping[Graph, int], known: Collection[tuple[int, str]]) -> Iterator[Excluded]:
     """Float constants that no layer could be made of."""
-    for inner in graph.walk():
+    for inner, number in numbers.items():
         made = [node.outputs[0] for node in inner.by_op("Constant")]
         for value in [*inner.initializers, *made]:
-            if value in known or not inner.is_used(value):
+            if (number, value) in known or not inner.is_used(value):
                 continue
             stored = stored_constant(inner, value)
             if isinstance(stored, Stored):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from graphkit.errors import UsageError
@@ -99,10 +99,6 @@ class QuantizeOptions:
     def setting(self) -> Setting:
         """The setting for all layers."""
         return Setting(self.bits, self.block, self.symmetric)
-
-    def with_layers(self, texts: Iterable[str]) -> QuantizeOptions:
-        """The same with more exceptions, each in the form of `Override.parse`. Raises UsageError."""
-        return replace(self, layers=(*self.layers, *parse_layers(texts)))
 
 
 def parse_layers(texts: Iterable[str]) -> tuple[Override, ...]:

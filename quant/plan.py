@@ -15,7 +15,6 @@ from graphkit.errors import UsageError
 from graphkit.model import PathLike
 from graphkit.quant import embeddings
 from graphkit.quant._plan_file import TITLE, VERSION, PlanFile, parse_plan, read_plan
-from graphkit.quant.codes import stored_bytes
 from graphkit.quant.layers import Excluded, Layer
 from graphkit.quant.options import Method, Override, QuantizeOptions, ScaleType, check_method
 from graphkit.quant.setting import FLOAT, Setting
@@ -40,13 +39,10 @@ class LayerPlan:
         """Bytes in a .mnn file."""
         if self.setting.is_float:
             return 4 * self.layer.rows * self.layer.columns
-        blocks = self.layer.channels // self.setting.block if self.setting.block else 1
-        if self.layer.kind == "Embedding":  # a tensor of bytes, and one of scales
-            return self.layer.rows * (self.layer.columns + 4 * (1 if self.setting.symmetric else 2))
-        return stored_bytes(
-            self.layer.rows, self.layer.columns, blocks, self.setting.bits,
-            symmetric=self.setting.symmetric, half_scales=self.scales == "float16",
-        )  # fmt: skip
+        setting = self.setting
+        return self.layer.mnn_bytes(
+            setting.bits, setting.block, symmetric=setting.symmetric, half_scales=self.scales == "float16"
+        )
 
     @property
     def float_nbytes(self) -> int:
@@ -147,6 +143,10 @@ class _Maker:
 
     def __init__(self, layers: Sequence[Layer], kept: Sequence[Excluded], options: QuantizeOptions) -> None:
         self.layers, self.kept, self.options = layers, kept, options
+        self.by_name: dict[str, list[Layer]] = {}
+        for layer in layers:
+            for name in dict.fromkeys(_names(layer)):
+                self.by_name.setdefault(name, []).append(layer)
 
     def general(self, layer: Layer, file: PlanFile | None) -> LayerPlan:
         """What a layer gets that nothing names."""
@@ -172,15 +172,15 @@ class _Maker:
     def apply(self, plans: dict[str, LayerPlan], overrides: Iterable[Override], source: str) -> None:
         """Change the plans of the layers that each override names."""
         for override in overrides:
-            named = [layer for layer in self.layers if matches(override.pattern, layer)]
+            exact = self.by_name.get(override.pattern, [])
+            named = exact or [layer for layer in self.layers if matches(override.pattern, layer)]
             if not named:
                 raise unknown_layer(override.pattern, self.layers, self.kept, source)
-            exact = [layer for layer in named if is_named(override.pattern, layer)]
             block = override.block or 0
             if block and not exact and all(layer.channels % block for layer in named):
                 named[0].block_columns(block)  # refuses it, and says what fits
             for layer in named:
-                plans[layer.name] = self._changed(plans[layer.name], override, exact=layer in exact)
+                plans[layer.name] = self._changed(plans[layer.name], override, exact=bool(exact))
 
     def _changed(self, plan: LayerPlan, override: Override, *, exact: bool) -> LayerPlan:
         """A layer that was named itself must take the setting; one that a pattern fits takes what it can."""
@@ -216,12 +216,7 @@ def _unfit(block: int, layer: Layer) -> str:
 
 def matches(pattern: str, layer: Layer) -> bool:
     """True when a pattern is, or fits, the layer's name, the label of one of its nodes, or its weight's name."""
-    return is_named(pattern, layer) or any(fnmatchcase(name, pattern) for name in _names(layer))
-
-
-def is_named(pattern: str, layer: Layer) -> bool:
-    """True when a pattern is a name of the layer, not one that fits several."""
-    return pattern in _names(layer)
+    return any(pattern == name or fnmatchcase(name, pattern) for name in _names(layer))
 
 
 def _names(layer: Layer) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -24,8 +24,8 @@ from graphkit.quant._sizes import Sizes, costs_of, sizes_of
 from graphkit.quant.budget import Budget
 from graphkit.quant.cache import Cache, digest
 from graphkit.quant.calibration import Calibration
-from graphkit.quant.codes import MAX_BITS
-from graphkit.quant.engine import MEMORY, with_data
+from graphkit.quant.codes import MAX_BITS, Codes
+from graphkit.quant.engine import MEMORY, Chosen, with_data
 from graphkit.quant.layers import Layer
 from graphkit.quant.metric import Function, Metric
 from graphkit.quant.plan import Plan
@@ -49,7 +49,8 @@ class Found:
     plan: with a setting for each layer. bytes: of all weights in a .mnn file, those that stay float included; sizes:
     what they are compared with. forecast: of the error from the layers' sensitivities; measured: the error of all
     layers together, on samples held out from the methods' data. uniform: the best setting that is the same for all
-    layers and keeps the budget, with its measured error; None when there is none.
+    layers and keeps the budget, with its measured error; None when there is none. codes: those that were measured,
+    where an error is to be kept: codes of more data would be others. note: what was measured on what.
     """
 
     plan: Plan
@@ -59,6 +60,8 @@ class Found:
     measured: float
     sensitivity: Sensitivity
     uniform: tuple[Setting, float] | None = None
+    codes: Mapping[str, Codes] = field(default_factory=dict)
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary."""
@@ -118,9 +121,10 @@ class Search:
         """The largest error, when the aim is one."""
         return self.max_error if self.min_metric is None else 1 - self.min_metric
 
-    def __call__(self, model: Model, plan: Plan, data: Calibration | None) -> Plan:
-        """The plan with the settings that were found."""
-        return self.find(model, plan, data).plan
+    def __call__(self, model: Model, plan: Plan, data: Calibration | None) -> Chosen:
+        """What was found, for the engine."""
+        found = self.find(model, plan, data)
+        return Chosen(found.plan, found.codes, found.note)
 
     def find(self, model: Model, plan: Plan, data: Calibration | None) -> Found:
         """Search. Raises UsageError without calibration data, and when the aim cannot be reached, and what
@@ -143,6 +147,7 @@ class _Run:
         self.costs = costs_of(self.entries, self.settings)
         self.sizes = sizes_of(model, plan, self.entries)
         self.seen, held = data.split(search.held_share)
+        self.held = bool(held.samples)
         self.samples: list[Sample] = list((held.samples or data.samples)[: search.samples])
         self.budget: int | None = None
         if search.budget is not None:
@@ -153,12 +158,14 @@ class _Run:
         """Measure layers, choose, measure the choice."""
         plan, search = self.plan, self.search
         names = {entry.layer.name: entry.method for entry in plan.layers}
+        halved = frozenset(entry.layer.name for entry in plan.layers if entry.scales == "float16")
         how: dict[str, Any] = {
-            "method": PlannedMethods(names, plan.damping, plan.act_order, digest(self.seen.samples)),
+            "method": PlannedMethods(names, plan.damping, plan.act_order, digest(self.seen.samples), halved),
             "hessians": self._fed,
             "metric": search.metric,
             "executor": search.executor,
             "progress": search.progress,
+            "memory": search.memory // 2,
         }
         sensitivity = measure(self.model, self.layers, self.samples, self.settings, cache=search.cache, **how)
         everything = [entry.layer for entry in plan.layers]
@@ -170,15 +177,27 @@ class _Run:
             else:
                 choice = judge.within_error(search.allowed or 0.0)
             alone = {name: sensitivity.errors[name][setting] for name, setting in choice.items()}
+            measured = judge.measure(choice)
             return Found(
                 plan=plan.with_settings(choice, "search", alone),
                 bytes=judge.bytes(choice),
                 sizes=self.sizes,
                 forecast=judge.forecast(choice),
-                measured=judge.measure(choice),
+                measured=measured,
                 sensitivity=sensitivity,
                 uniform=None if uniform is None else (uniform, judge.measure(judge.uniform(uniform))),
+                codes={} if search.allowed is None else whole.codes({**self._settled(), **choice}),
+                note=self._note(sensitivity.metric, measured),
             )
+
+    def _note(self, metric: str, measured: float) -> str:
+        """What was measured on what."""
+        count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+        where = f"{count} that the codes were {'not ' * self.held}made from"
+        allowed = "" if self.search.allowed is None else f", {self.search.allowed:g} allowed,"
+        remade = self.budget is not None and self.held and any(e.method == "gptq" for e in self.plan.layers)
+        more = "; those written are made from these, too" if remade else ""
+        return f"{metric} error {measured:.2g}{allowed} on {where}{more}"
 
     def _settled(self) -> Choice:
         """Settings that the search does not touch, of layers that are quantized."""
@@ -216,5 +235,5 @@ class _Run:
         names = {layer.name for layer in layers}
         needy = [entry for entry in self.plan.layers if entry.layer.name in names and entry.method == "gptq"]
         if needy:
-            for entry, data in with_data(self.model, needy, self.seen, self.search.memory):
+            for entry, data in with_data(self.model, needy, self.seen, self.search.memory // 2):
                 yield entry.layer, data

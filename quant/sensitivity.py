@@ -20,7 +20,7 @@ import onnxruntime
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.quant._bench import Task, try_settings
-from graphkit.quant._jobs import open_job
+from graphkit.quant._jobs import MEMORY, open_job
 from graphkit.quant._quantizer import QuantizeLayer, as_hessian, identity_of, quantizer_of
 from graphkit.quant._trial_model import overridable
 from graphkit.quant.budget import Solution, solve
@@ -83,19 +83,6 @@ class Sensitivity:
             },
         }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Sensitivity:
-        """Back from `to_dict`. Raises UsageError when something is missing or of another kind."""
-        try:
-            errors = {
-                str(name): {Setting.parse(setting): float(error) for setting, error in of.items()}
-                for name, of in data["errors"].items()
-            }
-            power, samples, trials, cached = (int(data[key]) for key in ("power", "samples", "trials", "cached"))
-            return cls(str(data["metric"]), power, samples, errors, trials, cached, float(data["seconds"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no record of sensitivities: {type(error).__name__} {error}") from error
-
 
 def measure(
     model: Model,
@@ -109,6 +96,7 @@ def measure(
     executor: Executor | str | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
+    memory: int = MEMORY,
 ) -> Sensitivity:
     """Measure every layer of a float model with every candidate setting, one layer at a time.
 
@@ -118,7 +106,8 @@ def measure(
     layers with them as they are needed, such as `partial(collect, model, samples=…)`: then only methods whose
     `identity(layer)` tells of the data are cached. metric: see `Metric`.
     executor: see `open_executor`. cache: where errors are kept by content; in memory only when not given.
-    progress: called with the trials done, the trials there are, and a layer's name.
+    progress: called with the trials done, the trials there are, and a layer's name. memory: bytes of Hessians that
+    are with workers at a time.
 
     Raises UsageError without samples, for metrics and executors that are none, and what running the model raises;
     ModelError, naming the layer, for weights that are NaN or infinite.
@@ -134,7 +123,7 @@ def measure(
     trials = sum(len(todo) for _, todo in tasks)
     known = sum(len(of) for of in errors.values())
     if tasks:
-        record.measure(tasks, errors, executor, progress or _silent)
+        record.measure(tasks, errors, executor, progress or _silent, memory)
     for layer in layers:
         if FLOAT in settings[layer.name]:
             errors[layer.name][FLOAT] = 0.0
@@ -224,6 +213,7 @@ class _Record:
         errors: dict[str, dict[Setting, float]],
         executor: Executor | str | None,
         progress: Progress,
+        memory: int,
     ) -> None:
         """Measure and remember; what is done when something fails is kept."""
         model, names = overridable(self._model, [layer for layer, _ in tasks])
@@ -236,7 +226,7 @@ class _Record:
             for layer, hessian in fed([layer for layer, _ in tasks], self._hessians)
         )
         with open_job(model, self._samples, self._metric, job, executor, len(tasks)) as opened:
-            for task, found in opened.run(try_settings, work):
+            for task, found in opened.run(try_settings, work, memory):
                 for setting, error in zip(task.settings, found, strict=True):
                     errors[task.layer.name][setting] = error
                     if key := self._key(task.layer, setting):
@@ -259,7 +249,7 @@ class _Record:
             return ""
         if not identity:
             return ""
-        return digest(layer.weight, layer.kind, layer.outputs, identity, hessian)
+        return digest(layer.where, layer.kind, layer.places, layer.outputs, identity, hessian)
 
 
 def _silent(done: int, total: int, layer: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from graphkit.errors import UsageError
 
 FLOAT_BITS = 32
-_TEXT = re.compile(r"(?P<bits>\d+)(?:b(?P<block>\d+))?(?P<asymmetric>a?)")
 
 
 @dataclass(frozen=True, order=True)
@@ -35,16 +33,6 @@ class Setting:
     def is_float(self) -> bool:
         """True for a weight that is not quantized."""
         return self.bits == FLOAT_BITS
-
-    @classmethod
-    def parse(cls, text: str) -> Setting:
-        """A setting from its text. Raises UsageError."""
-        if text == "float":
-            return FLOAT
-        found = _TEXT.fullmatch(text)
-        if found is None:
-            raise UsageError(f"'{text}' is not a setting", hint="examples: 8, 4b32, 4b32a (asymmetric), float")
-        return cls(int(found["bits"]), int(found["block"] or 0), not found["asymmetric"])
 
     def __str__(self) -> str:
         if self.is_float:

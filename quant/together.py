@@ -13,7 +13,7 @@ import numpy.typing as npt
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.quant._bench import Bench, Task, make_codes
-from graphkit.quant._jobs import Job, open_job
+from graphkit.quant._jobs import MEMORY, Job, open_job
 from graphkit.quant._quantizer import QuantizeLayer, quantizer_of
 from graphkit.quant._trial_model import overridable
 from graphkit.quant.cache import digest, model_digest
@@ -45,13 +45,14 @@ class Together:
         metric: Metric | str | Function = "relative-l2",
         executor: Executor | str | None = None,
         progress: Progress | None = None,
+        memory: int = MEMORY,
     ) -> None:
         if not samples:
             raise UsageError("an error is measured on samples, and there are none", hint="give calibration data")
         self._layers = {layer.name: layer for layer in layers}
         self._quantizer = quantizer_of(method)
         self._hessians: Mapping[str, Any] | Feed = {} if hessians is None else hessians
-        self._progress = progress
+        self._progress, self._memory = progress, memory
         self._codes: dict[tuple[str, Setting], Codes] = {}
         self._bench: Bench | None = None
         trial, self._names = overridable(model, layers)
@@ -80,6 +81,10 @@ class Together:
             overrides[task.override] = self._bench.restored(task, self._codes[name, setting])
         return self._bench.error(overrides)
 
+    def codes(self, choice: Mapping[str, Setting]) -> dict[str, Codes]:
+        """The codes that a choice was measured with, by the names of layers."""
+        return {name: self._codes[name, setting] for name, setting in choice.items() if not setting.is_float}
+
     def _make(self, missing: Mapping[str, Setting]) -> None:
         """Quantize layers on the workers."""
         if not missing:
@@ -88,7 +93,7 @@ class Together:
             Task(layer, self._names[layer.name], (missing[layer.name],), self._quantizer, hessian)
             for layer, hessian in fed([self._layers[name] for name in missing], self._hessians)
         )
-        for done, (task, codes) in enumerate(self._job.run(make_codes, tasks), 1):
+        for done, (task, codes) in enumerate(self._job.run(make_codes, tasks, self._memory), 1):
             self._codes[task.layer.name, task.settings[0]] = codes[0]
             if self._progress is not None:
                 self._progress(done, len(missing), task.layer.name)

@@ -10,13 +10,13 @@ onnxruntime then computes with exactly the numbers that `Codes.values` gives. Fo
 
 Codes of 2 to 4 bits are INT4 from operator set 21 (IR version 10), else INT8. The operator set is never raised: below
 13, where ONNX has no DequantizeLinear with an axis, onnxruntime's of the same name is used (com.microsoft). Zero points
-that are whole numbers within the type are DequantizeLinear's; others (MNN's asymmetric minima) are subtracted after a
-DequantizeLinear by 1, and the scale multiplies then.
+are whole numbers that fit the codes' type.
 Source: ONNX Operators, DequantizeLinear (opset 10, 13, 21).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +28,9 @@ from onnx import TensorProto
 from graphkit._constants import constant_proto
 from graphkit.errors import GraphkitError
 from graphkit.graph import Graph, Node
-from graphkit.node import with_inputs
-from graphkit.quant._forms import BLOCKS_FROM, Form, form_of, pack_int4, whole_zeros
+from graphkit.quant._forms import BLOCKS_FROM, form_of, pack_int4, whole_zeros
 from graphkit.quant._spill import Spill
+from graphkit.quant._views import Views
 from graphkit.quant.codes import Array, Codes
 from graphkit.quant.layers import Layer
 from graphkit.weights import Weight, make_weight
@@ -53,36 +53,42 @@ class Writer:
     def write(self, layer: Layer, codes: Codes) -> str:
         """Put codes in the place of a layer's weight, for all nodes of the layer; returns the value that has it now.
 
-        The float weight goes when nothing else uses it. Raises GraphkitError when codes and layer do not fit.
+        The float weight goes when nothing else uses it. Raises GraphkitError when codes and layer do not fit, and for
+        zero points that are no codes.
         """
         if codes.codes.shape != (layer.rows, layer.columns):
             raise GraphkitError(
                 f"codes of shape {list(codes.codes.shape)} for a weight of {layer.rows} × {layer.columns}",
                 node=layer.name,
             )
-        home = self.home(layer.weight)
+        if not whole_zeros(codes):
+            raise GraphkitError("zero points that are no codes have no form in ONNX", node=layer.name)
+        home = self.home(layer)
         users = self.users(layer)
-        build = _Nodes(self, home, layer.weight, before=self._first(home, users))
-        value = build.weight(layer, codes)
+        first = self._first(home, users)
+        value = _Nodes(self, home, layer.weight, first).weight(layer, codes)
+        views = Views(layer.weight, value, first)
         for node in users:
-            build.redirect(node, 1, layer.weight, value)
-        self.drop(home, layer.weight, build.replaced)
+            views.redirect(node, 1)
+        self.drop(home, layer.weight, views.replaced)
         return value
 
-    def home(self, value: str) -> Graph:
-        """The graph that defines a value. Raises GraphkitError when none does."""
-        for inner in self.graph.walk():
-            if inner.defines(value):
-                return inner
-        raise GraphkitError("the graph has no such value", tensor=value)
+    def home(self, layer: Layer) -> Graph:
+        """The graph that defines a layer's weight. Raises GraphkitError when none does."""
+        home = next(itertools.islice(self.graph.walk(), layer.home, None), None)
+        if home is None or not home.defines(layer.weight):
+            raise GraphkitError("the graph has no such value", node=layer.name, tensor=layer.weight)
+        return home
 
     def users(self, layer: Layer) -> list[Node]:
-        """The nodes of a layer."""
-        wanted = set(layer.outputs)
-        found = [node for inner in self.graph.walk() for out in wanted if (node := inner.producer(out)) is not None]
-        if len(found) != len(wanted):
+        """The nodes of a layer. Raises GraphkitError when they are not all there."""
+        graphs = list(self.graph.walk())
+        places = [place for place in layer.places if place < len(graphs)]
+        found = [graphs[place].producer(out) for place, out in zip(places, layer.outputs, strict=False)]
+        users = [node for node in found if node is not None]
+        if len(users) != len(layer.outputs):
             raise GraphkitError("the layer's nodes are not in this graph", node=layer.name)
-        return found
+        return users
 
     def constant(self, home: Graph, hint: str, array: Array, data_type: int, *, share: bool = False) -> str:
         """Define a constant of this ONNX type in a graph; returns its name.
@@ -120,22 +126,17 @@ class Writer:
         ranks = self._ranks[home]
         return min((_holder(home, node) for node in users), key=lambda node: ranks.get(node, -1))
 
-    def drop(self, home: Graph, weight: str, replaced: Sequence[str]) -> None:
+    def drop(self, home: Graph, weight: str, views: Sequence[Node]) -> None:
         """Remove what nobody uses any more: views of the weight, then the weight itself."""
-        views = [(inner, node) for inner in self.graph.walk() for v in replaced if (node := inner.producer(v))]
-        for inner, node in views:
-            inner.remove_dead([node])
+        for view in views:
+            if view.alive:
+                view.graph.remove_dead([view])
         if home.is_used(weight):
             return
         if weight in home.initializers:
             home.remove_initializer(weight)
         elif (node := home.producer(weight)) is not None:
             home.remove_dead([node])
-
-
-def write_codes(graph: Graph, layer: Layer, codes: Codes) -> str:
-    """Put codes in the place of one layer's weight; see `Writer.write`."""
-    return Writer(graph).write(layer, codes)
 
 
 def _holds(home: Graph, name: str, array: Array) -> bool:
@@ -164,35 +165,23 @@ class _Nodes:
 
     def __init__(self, writer: Writer, home: Graph, weight: str, before: Node) -> None:
         self.writer, self.home, self.weight_name, self.before = writer, home, weight, before
-        self.views: dict[str, str] = {}
-        self.replaced: list[str] = []
 
     def weight(self, layer: Layer, codes: Codes) -> str:
         """All nodes from the codes to the weight in its shape and type; returns its name."""
         graph = self.home.root
         form = form_of(layer, codes, graph.opset())
-        whole = whole_zeros(codes)
         narrow = graph.opset() >= BLOCKS_FROM and graph.model.proto.ir_version >= _INT4_IR and codes.bits <= 4
         kind = TensorProto.INT4 if narrow else TensorProto.INT8
-        stored = self.constant(form.codes, "quantized", kind)
-        if form.zeros is None or whole:
-            inputs = [stored, self.constant(form.scales, "scale", TensorProto.FLOAT)]
-            if form.zeros is not None:
-                inputs.append(self.constant(form.zeros.astype(np.int8), "zero_point", kind))
-            value = self.dequantize(inputs, form.axis, form.block)
-        else:
-            value = self.shifted(stored, form)
+        inputs = [
+            self.constant(form.codes, "quantized", kind),
+            self.constant(form.scales, "scale", TensorProto.FLOAT),
+        ]
+        if form.zeros is not None:
+            inputs.append(self.constant(form.zeros.astype(np.int8), "zero_point", kind))
+        value = self.dequantize(inputs, form.axis, form.block)
         for step, sizes in form.steps:
             value = self.op("Transpose", value, perm=sizes) if step == "perm" else self.reshape(value, sizes)
         return value if layer.dtype == TensorProto.FLOAT else self.op("Cast", value, to=layer.dtype)
-
-    def shifted(self, stored: str, form: Form) -> str:
-        """(code − zero) · scale where the zero points are no whole numbers."""
-        assert form.zeros is not None
-        one = self.constant(np.ones((), np.float32), "scale", TensorProto.FLOAT)
-        value = self.dequantize([stored, one], 0, 0)
-        value = self.op("Sub", value, self.constant(form.spread(form.zeros), "zero", TensorProto.FLOAT))
-        return self.op("Mul", value, self.constant(form.spread(form.scales), "scale", TensorProto.FLOAT))
 
     def constant(self, array: Array, what: str, kind: int) -> str:
         """A constant beside the weight."""
@@ -217,32 +206,3 @@ class _Nodes:
         proto = onnx.helper.make_node(op_type, inputs, [value], name=value, domain=domain, **attrs)
         self.home.insert(proto, self.before)
         return value
-
-    def redirect(self, node: Node, index: int, old: str, new: str) -> None:
-        """Let an input of a node come from `new` where it came from `old`, through the same views as before."""
-        node.graph.set_input(node, index, self._seen_through(node.graph, node.inputs[index], old, new))
-
-    def _seen_through(self, graph: Graph, value: str, old: str, new: str) -> str:
-        if value == old:
-            return new
-        if value not in self.views:
-            view = _maker(graph, value)
-            source = self._seen_through(view.graph, view.inputs[0], old, new)
-            copy = with_inputs(view.proto, [source])
-            del copy.output[:]
-            copy.output.append(view.graph.new_name(f"{value}_of_codes"))
-            copy.name = copy.output[0]
-            view.graph.insert(copy, self.before if view.graph is self.home else view)
-            self.views[value] = copy.output[0]
-            self.replaced.append(value)
-        return self.views[value]
-
-
-def _maker(graph: Graph, value: str) -> Node:
-    """The node that makes a value of this graph or one around it."""
-    inner: Graph | None = graph
-    while inner is not None:
-        if (node := inner.producer(value)) is not None:
-            return node
-        inner = inner.parent
-    raise GraphkitError("no node makes this value", tensor=value)

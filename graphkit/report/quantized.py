@@ -39,6 +39,8 @@ def show_quantized(report: Report, done: Quantized) -> None:
     if report.verbose:
         report.table(_layers(done.result.records))
     _show_kept(report, done.result.kept)
+    if done.result.note:
+        report.say(f"search: {text.clean(done.result.note)}")
     report.say(accuracy_line(done))
 
 
@@ -48,7 +50,7 @@ def accuracy_line(done: Quantized) -> str:
     lowest = f" (min {found.lowest:.6f})" if found.samples > 1 else ""
     return (
         f"output cosine {found.cosine:.6f}{lowest}, relative L2 up to {found.error:.2g}"
-        f" on {found.samples} {found.source}"
+        f" on {text.count(found.samples, found.source.removesuffix('s'))}"
     )
 
 

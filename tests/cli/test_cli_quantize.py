@@ -223,3 +223,51 @@ def test_a_pass_at_the_end_of_the_pipeline_is_carried(run: Run) -> None:
     assert result.exit_code == 0, result.stderr
     assert "carried 2 quantized layers: 4-bit block 32" in result.stdout
     assert [layer.bits for layer in summarize(read("net.mnn")).quantized] == [4, 4]
+
+
+def test_what_was_measured_on_what_is_said(run: Run) -> None:
+    calibration(20)
+    args = ("--calib", "calib.npz", "--method", "gptq", "--no-cache", "--executor", "threads")
+    result = run("quantize", "net.onnx", *args, "--max-error", "0.1")
+    assert result.exit_code == 0, result.stderr
+    assert ", 0.1 allowed, on 5 samples that the codes were not made from" in result.stdout
+    assert "on 3 held-back samples" in result.stdout
+    result = run("quantize", "net.onnx", *args, "--budget", "9.5KB", "--json")
+    assert json.loads(result.stdout)["search"].endswith("those written are made from these, too")
+    calibration(4)
+    assert "on 1 held-back sample\n" in run("quantize", "net.onnx", "--calib", "calib.npz").stdout
+
+
+def test_weights_of_one_name_in_two_branches(run: Run) -> None:
+    import onnx
+    from onnx import helper
+
+    def branch(name: str, out: str) -> onnx.GraphProto:
+        weight = onnx.numpy_helper.from_array(RNG.standard_normal((64, 32)).astype(np.float32), "w")
+        node = helper.make_node("MatMul", ["x", "w"], [out])
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(out, 1, ["n", 32])], [weight])
+
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], then_branch=branch("t", "o"), else_branch=branch("e", "o"))],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["n", 64]), helper.make_tensor_value_info("c", 9, [])],
+        [helper.make_tensor_value_info("y", 1, ["n", 32])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "ifs.onnx")
+    result = run("quantize", "ifs.onnx", "-o", "ifs.mnn", "--bits", "4")
+    assert result.exit_code == 0, result.stderr
+    assert "carried 2 quantized layers" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--budget", "9" * 400 + "MB", "--calib", "calib.npz"), "no budget"),
+        (("--plan", "big.json", "--calib", "calib.npz"), "above 0"),
+    ],
+)
+def test_numbers_beyond_all_bounds(run: Run, args: tuple[str, ...], message: str) -> None:
+    calibration()
+    Path("big.json").write_text('{"damping": 1' + "0" * 400 + ', "default": {"bits": 4}}')
+    result = run("quantize", "net.onnx", *args)
+    assert (result.exit_code, message in result.stderr) == (2, True)

@@ -99,6 +99,13 @@ def test_a_folder_of_npz_in_the_order_of_its_numbers(tmp_path: Path) -> None:
     assert found.note == "3 samples from 3 files"
 
 
+def test_names_may_hold_digits_that_are_no_numbers(tmp_path: Path) -> None:
+    for name in ("²2", "a10", "a٣"):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((1, 2), np.float32))
+    model = parse("g (float[1,2] x) => (float[1,2] y) { y = Neg(x) }")
+    assert len(load_calibration(tmp_path, model)) == 3
+
+
 def test_a_folder_of_npy_is_a_file_for_each_input_or_samples_of_the_only_one(tmp_path: Path) -> None:
     model = model_of("float[batch,2] x, float[batch,3] c")
     named, plain = tmp_path / "named", tmp_path / "plain"

@@ -128,6 +128,9 @@ def test_pictures_of_several_sizes_are_samples_of_their_own_or_share_a_batch(fol
         ("size=axb", "'axb' is no size", "size="),
         ("size=1x2x3", "'1x2x3' is no size", "size="),
         ("size=0", "at least 1", None),
+        ("size=99999999999x99999999999", "too large", "at most"),
+        ("size=1000000x1000000", "too large", "at most"),
+        ("multiple=99999999999999", "too large", "at most"),
         ("mean=.5:.5", "1 value or 3", None),
         ("std=0", "divided by 0", None),
         ("divide=0", "divided by 0", None),
@@ -140,6 +143,14 @@ def test_options_that_are_wrong(text: str, message: str, hint: str | None) -> No
     with pytest.raises(UsageError, match=message) as caught:
         ImageSpec.parse(text)
     assert hint is None or hint in str(caught.value.hint)
+
+
+def test_sizes_that_follow_from_others_have_a_bound_too(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((1, 3000), np.uint8)).save(tmp_path / "wide.png")
+    for how in ("size=30000x?", "size=8192x8192,fit=crop", "multiple=60000"):
+        with pytest.raises(UsageError, match="too large") as caught:
+            load_calibration(tmp_path, model_of("b,3,h,w"), images=how)
+        assert caught.value.file == str(tmp_path / "wide.png")
 
 
 def test_models_that_take_no_pictures(folder: Path) -> None:

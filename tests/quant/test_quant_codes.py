@@ -67,10 +67,10 @@ def test_blocks_divide_a_row() -> None:
 
 
 def test_bytes_follow_bits_blocks_and_scales() -> None:
-    codes = Codes(np.zeros((8, 64), np.int8), np.zeros((8, 2), np.float32), None, 4)
     header = 1 + 4 + 1 + 16  # dimensions, two of them in 16 bits each, how many values, the values
-    assert codes.nbytes == header + 8 * 64 // 2 + 8 * 2 * 4
-    assert codes.stored_bytes(half_scales=True) == codes.nbytes - 8 * 2 * 2
+    plain = header + 8 * 64 // 2 + 8 * 2 * 4
+    assert stored_bytes(8, 64, 2, 4) == plain
+    assert stored_bytes(8, 64, 2, 4, half_scales=True) == plain - 8 * 2 * 2
+    assert stored_bytes(8, 64, 2, 4, symmetric=False) == plain + 8 * 2 * 4
     assert stored_bytes(3, 5, 1, 3) == 1 + 4 + 1 + 8 + 6 + 12  # 45 bits are 6 bytes
-    assert stored_bytes(8, 64, 2, 4, symmetric=False) == codes.nbytes + 8 * 2 * 4
     assert stored_bytes(70_000, 16, 1, 8) == 1 + 8 + 1 + 256 + 70_000 * 16 + 70_000 * 4  # rows need 32 bits

@@ -15,7 +15,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.quant import rtn
-from graphkit.quant.engine import Sample, plan_of, quantize
+from graphkit.quant.engine import Chosen, Sample, plan_of, quantize
 from graphkit.quant.layers import find_layers
 from graphkit.quant.options import Method, QuantizeOptions, parse_layers
 from graphkit.quant.plan import Plan
@@ -217,14 +217,16 @@ def test_one_sample_leaves_nothing_to_choose_by() -> None:
 
 
 def test_a_search_changes_the_plan_and_is_recorded() -> None:
-    def search(model: Model, plan: Plan, data: object) -> Plan:
+    def search(model: Model, plan: Plan, data: object) -> Chosen:
         assert data is None
-        return plan.with_settings({"conv3": Setting(3), "deconv": Setting(32)}, "search", {"conv3": 0.25})
+        found = plan.with_settings({"conv3": Setting(3), "deconv": Setting(32)}, "search", {"conv3": 0.25})
+        return Chosen(found, note="measured on nothing")
 
     result = quantize(network(), QuantizeOptions(), search=search)
     conv = next(record for record in result.records if record.name == "conv3")
     assert (conv.setting, conv.why, conv.sensitivity) == (Setting(3), "search", 0.25)
     assert [(entry.name, entry.reason) for entry in result.kept] == [("deconv", "search")]
+    assert (result.note, result.to_dict()["search"]) == ("measured on nothing", "measured on nothing")
 
 
 def test_scales_as_halves_cost_little_and_are_halves() -> None:

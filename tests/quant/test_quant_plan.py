@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from quantized_layers import options_of
 
 from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model
+from graphkit.quant import plan as plan_module
 from graphkit.quant.engine import plan_of
+from graphkit.quant.layers import Layer
 from graphkit.quant.options import Override, QuantizeOptions, parse_layers
-from graphkit.quant.plan import Plan, parse_plan, read_plan
+from graphkit.quant.plan import Plan, make_plan, parse_plan, read_plan
 from graphkit.quant.setting import FLOAT, Setting
 
 TUTORIAL = {"weight_quant": True, "activate_quant": False, "quant_bits": 8, "quant_scheme": "symmetric"}
@@ -78,7 +81,7 @@ def test_bytes_are_those_of_the_mnn_file() -> None:
 
 
 def test_exceptions_change_what_they_name_and_later_ones_win() -> None:
-    options = QuantizeOptions(bits=4, block=32).with_layers(["*_proj=6,*.down_proj=5b0a", "*.lm_head=float"])
+    options = options_of("*_proj=6,*.down_proj=5b0a", "*.lm_head=float", bits=4, block=32)
     assert settings(plan_of(network(), options)) == {
         "emb": "8:rtn",
         "layers.0.q_proj": "6b32:rtn",
@@ -95,15 +98,15 @@ def test_layers_go_by_the_name_of_their_weight_too() -> None:
 
 
 def test_a_pattern_for_all_leaves_tables_at_a_byte() -> None:
-    plan = plan_of(network(), QuantizeOptions().with_layers(["*=4b32"]))
+    plan = plan_of(network(), options_of("*=4b32"))
     assert settings(plan)["emb"] == "8:rtn"
     assert settings(plan)["model.lm_head"] == "4:rtn"
-    assert settings(plan_of(network(), QuantizeOptions().with_layers(["*=float"])))["emb"] == "float:rtn"
+    assert settings(plan_of(network(), options_of("*=float")))["emb"] == "float:rtn"
 
 
 def test_embeddings_have_a_switch() -> None:
     assert settings(plan_of(network(), QuantizeOptions(embeddings=False)))["emb"] == "float:rtn"
-    kept_on = QuantizeOptions(embeddings=False).with_layers(["emb=8"])
+    kept_on = options_of("emb=8", embeddings=False)
     assert settings(plan_of(network(), kept_on))["emb"] == "8:rtn"
 
 
@@ -128,7 +131,7 @@ def test_embeddings_have_a_switch() -> None:
 )
 def test_bad_exceptions_say_what_is_wrong(text: str, problem: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        plan_of(network(), QuantizeOptions().with_layers([text]))
+        plan_of(network(), options_of(text))
     assert problem in str(caught.value)
     assert hint in (caught.value.hint or "")
 
@@ -182,8 +185,8 @@ def test_a_weight_that_would_grow_stays_float() -> None:
 
 
 def test_a_plan_file_comes_back_as_it_was(tmp_path: Path) -> None:
-    options = QuantizeOptions(4, 32, method="mse", scales="float16", damping=0.3, act_order=True).with_layers(
-        ["*.lm_head=float", "*q_proj=6a"]
+    options = options_of(
+        "*.lm_head=float", "*q_proj=6a", bits=4, block=32, method="mse", scales="float16", damping=0.3, act_order=True
     )
     plan = plan_of(network(), options)
     plan.save(tmp_path / "plan.json")
@@ -191,6 +194,19 @@ def test_a_plan_file_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again == plan
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert sum('"name"' in line for line in lines) == len(plan.layers) + len(plan.kept)
+
+
+def test_a_saved_plan_is_applied_by_name_not_by_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(network(), QuantizeOptions(4))
+    monkeypatch.setattr(plan_module, "fnmatchcase", lambda name, pattern: pytest.fail("quadratic in the layers"))
+    again = plan_of(network(), QuantizeOptions(), parse_plan(plan.to_dict()))
+    assert settings(again) == settings(plan)
+
+
+def test_a_layer_whose_name_looks_like_a_pattern_is_meant_itself() -> None:
+    layers = [Layer(name, "MatMul", f"w{name}", (64, 64), 64, 64) for name in ("a0", "a[0]")]
+    plan = make_plan(layers, [], options_of("a[0]=4"))
+    assert settings(plan) == {"a0": "8:rtn", "a[0]": "4:rtn"}
 
 
 def test_exceptions_stand_over_the_file() -> None:
@@ -229,6 +245,7 @@ def test_layers_that_a_plan_does_not_name_stay_float() -> None:
         ({"layers": [{"name": "a", "shape": "4x4"}]}, "'shape' of 'a' is a list of whole numbers"),
         ({"damping": "much"}, "'damping' is a number"),
         ({"damping": 0}, "above 0"),
+        ({"damping": 10**400}, "above 0, not inf"),
         ({"act_order": 1}, "'act_order' is true or false"),
         ({"layers": [{"name": "nowhere", "bits": 4}]}, "no layer is called 'nowhere'"),
         ({"layers": [{"name": "model.lm_head", "shape": [40, 95]}]}, "the plan is of another model"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantized_layers import options_of
 from searched_models import Sample, mixed, tied
 
 from graphkit.errors import UsageError
@@ -20,7 +21,6 @@ from graphkit.quant.cache import Cache
 from graphkit.quant.calibration import Calibration
 from graphkit.quant.engine import plan_of, quantize
 from graphkit.quant.metric import Metric
-from graphkit.quant.options import QuantizeOptions
 from graphkit.quant.plan import Plan
 from graphkit.quant.search import Search
 from graphkit.quant.sensitivity import measure
@@ -30,7 +30,7 @@ from graphkit.runtime import Session
 
 
 def _plan(model: Model, texts: Sequence[str] = (), **options: Any) -> Plan:
-    return plan_of(Graph.of(model), QuantizeOptions(**options).with_layers(texts))
+    return plan_of(Graph.of(model), options_of(*texts, **options))
 
 
 def _data(samples: Sequence[Sample], count: int = 8) -> Calibration:
@@ -113,6 +113,33 @@ def test_an_error_is_kept_in_few_bytes(aim: dict[str, Any]) -> None:
     assert found.bytes < found.sizes.w8_bytes
     if aim == {"max_error": 0.9}:
         assert set(_settings(found.plan).values()) == {Setting(3)}
+
+
+@pytest.mark.parametrize("scales", ["float32", "float16"])
+def test_what_is_written_for_an_error_is_what_was_measured(scales: str) -> None:
+    model, samples = mixed()
+    plan, data = _plan(model, method="gptq", scales=scales), _data(samples, 10)
+    search = _search(max_error=0.05)
+    found = search.find(model, plan, data)
+    done = quantize(model, plan, calibration=data, search=search)
+    held = data.split(search.held_share)[1].samples
+    assert _error(model, done.model, held) == pytest.approx(found.measured, rel=1e-5)
+    assert found.measured <= 0.05
+    assert done.note == found.note
+    assert done.note.startswith("relative-l2 error 0.0")
+    assert done.note.endswith(", 0.05 allowed, on 3 samples that the codes were not made from")
+    assert {record.method for record in done.records if not record.setting.is_float} == {"gptq"}
+
+
+def test_a_budgets_codes_are_made_of_all_data_and_that_is_said() -> None:
+    model, samples = mixed()
+    search = _search(budget=parse_budget("17%"))
+    for count, end in (
+        (10, "on 3 samples that the codes were not made from; those written are made from these, too"),
+        (1, "on 1 sample that the codes were made from"),
+    ):
+        note = search.find(model, _plan(model, method="gptq"), _data(samples, count)).note
+        assert note.endswith(end)
 
 
 def test_an_error_that_no_bits_keep_leaves_layers_float() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from graphkit.quant._forms import form_of, pack_int4
 from graphkit.quant._spill import Spill, let_go
 from graphkit.quant.codes import Codes, code_range
 from graphkit.quant.layers import Layer, find_layers
-from graphkit.quant.write import Writer, write_codes
+from graphkit.quant.write import Writer
 from graphkit.testing import parse, run
 
 # operator, shape of the weight, attributes, shape of x
@@ -63,7 +64,6 @@ def random_codes(layer: Layer, bits: int, block: int, zeros: str) -> Codes:
     shift = {
         "none": None,
         "whole": rng.integers(low, high + 1, scales.shape).astype(np.float32),
-        "any": (rng.standard_normal(scales.shape) * high).astype(np.float32),
     }
     return Codes(codes, scales, shift[zeros], bits)
 
@@ -87,7 +87,7 @@ def float_weight(graph: Graph, value: str, dtype: int = TensorProto.FLOAT) -> np
 FITTING = [(c, b) for c in CASES for b in (0, 16, 32) if not b or "depthwise" not in c]
 
 
-@pytest.mark.parametrize("zeros", ["none", "whole", "any"])
+@pytest.mark.parametrize("zeros", ["none", "whole"])
 @pytest.mark.parametrize("opset", [9, 12, 13, 17, 21, 25])
 @pytest.mark.parametrize(("case", "block"), FITTING)
 def test_onnxruntime_has_the_very_numbers(case: str, opset: int, block: int, zeros: str) -> None:
@@ -96,7 +96,7 @@ def test_onnxruntime_has_the_very_numbers(case: str, opset: int, block: int, zer
     for bits in (2, 3, 4, 5, 8):
         graph = Graph.of(layer_model(case, opset))
         codes = random_codes(layer, bits, block, zeros)
-        value = write_codes(graph, layer, codes)
+        value = Writer(graph).write(layer, codes)
         assert "w" not in graph.initializers
         assert graph.opset() == opset
         np.testing.assert_array_equal(float_weight(graph, value), layer.restore(codes.values()))
@@ -108,7 +108,7 @@ def test_onnxruntime_has_the_very_numbers(case: str, opset: int, block: int, zer
 def test_narrow_codes_are_stored_in_the_next_type(opset: int, bits: int, kind: str) -> None:
     graph = Graph.of(layer_model("matmul", opset))
     (layer,), _ = find_layers(graph)
-    write_codes(graph, layer, random_codes(layer, bits, 32, "none"))
+    Writer(graph).write(layer, random_codes(layer, bits, 32, "none"))
     stored = graph.initializers[next(name for name in graph.initializers if name.startswith("w_quantized"))]
     assert stored.data_type == TensorProto.DataType.Value(kind)
     assert stored.nbytes == (64 * 12 // 2 if kind == "INT4" else 64 * 12)
@@ -119,7 +119,7 @@ def test_int4_needs_an_ir_version_that_knows_it() -> None:
     model.proto.ir_version = 9
     graph = Graph.of(model)
     (layer,), _ = find_layers(graph)
-    value = write_codes(graph, layer, codes := random_codes(layer, 4, 32, "whole"))
+    value = Writer(graph).write(layer, codes := random_codes(layer, 4, 32, "whole"))
     assert all(weight.data_type != TensorProto.INT4 for weight in graph.initializers.values())
     np.testing.assert_array_equal(float_weight(graph, value), layer.restore(codes.values()))
 
@@ -128,7 +128,7 @@ def test_forms_use_standard_operators_where_they_exist() -> None:
     for opset, domain, block_size in ((12, "com.microsoft", 0), (13, "", 0), (21, "", 32)):
         graph = Graph.of(layer_model("conv-1x1", opset))
         (layer,), _ = find_layers(graph)
-        write_codes(graph, layer, random_codes(layer, 4, 32, "whole"))
+        Writer(graph).write(layer, random_codes(layer, 4, 32, "whole"))
         (node,) = [node for node in graph.nodes if node.op_type == "DequantizeLinear"]
         assert (node.domain, node.attr("block_size", 0)) == (domain, block_size)
         assert graph.opset("com.microsoft") == (1 if domain else 0)
@@ -139,7 +139,7 @@ def test_other_floats_are_cast_at_the_end(dtype: int) -> None:
     graph = Graph.of(layer_model("matmul", 17, dtype))
     (layer,), _ = find_layers(graph)
     codes = random_codes(layer, 8, 0, "none")
-    value = write_codes(graph, layer, codes)
+    value = Writer(graph).write(layer, codes)
     numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
     expected = layer.restore(codes.values()).astype(numpy_type)
     np.testing.assert_array_equal(float_weight(graph, value, dtype), expected)
@@ -158,7 +158,7 @@ def test_a_weight_behind_a_transpose_keeps_its_transpose() -> None:
     graph = Graph.of(model)
     (layer,), _ = find_layers(graph)
     codes = random_codes(layer, 8, 0, "none")
-    write_codes(graph, layer, codes)
+    Writer(graph).write(layer, codes)
     x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
     outputs = run(graph.to_model(), {"x": x})
     np.testing.assert_allclose(outputs["y"], x @ codes.values().T, rtol=1e-5)
@@ -174,7 +174,7 @@ def test_one_weight_of_two_nodes_is_written_once() -> None:
     graph = Graph.of(parse(text))
     (layer,), _ = find_layers(graph)
     assert layer.nodes == ("y", "z")
-    write_codes(graph, layer, random_codes(layer, 4, 0, "none"))
+    Writer(graph).write(layer, random_codes(layer, 4, 0, "none"))
     assert len(graph.by_op("DequantizeLinear")) == 1
     assert "w" not in graph.initializers
     graph.check()
@@ -209,7 +209,10 @@ def test_codes_that_do_not_fit_the_layer_are_refused() -> None:
     (layer,), _ = find_layers(graph)
     wrong = Codes(np.zeros((12, 32), np.int8), np.ones((12, 1), np.float32), None, 8)
     with pytest.raises(GraphkitError, match="12 × 64"):
-        write_codes(graph, layer, wrong)
+        Writer(graph).write(layer, wrong)
+    between = replace(random_codes(layer, 8, 0, "whole"), zeros=np.full((12, 1), 0.5, np.float32))
+    with pytest.raises(GraphkitError, match="zero points that are no codes"):
+        Writer(graph).write(layer, between)
 
 
 def test_form_of_a_deconvolution_has_scales_along_its_outputs() -> None:

@@ -18,7 +18,7 @@ from graphkit.mnn.document.quantized import decode, scheme_of
 from graphkit.mnn.document.schema import known_versions, schema_for
 from graphkit.mnn.document.tree import Table, first_difference
 from graphkit.mnn.options import ConverterOptions
-from graphkit.quant.codes import Codes, code_range
+from graphkit.quant.codes import Codes, code_range, stored_bytes
 
 SCHEMA = schema_for(known_versions()[-1])
 LINEAR = "g (float[N, 256] x) => (float[N, 24] y) { y = MatMul(x, w) }"
@@ -111,7 +111,9 @@ def test_what_is_written_is_read_again(codes: Codes) -> None:
 def test_the_bytes_are_those_that_codes_announce() -> None:
     codes = Codes(np.zeros((6, 32), np.int8), np.full((6, 2), 0.1, np.float32), None, 3)
     table = idst_table(codes, SCHEMA)
-    assert table["buffer"].nbytes + table["alpha"].nbytes == codes.nbytes
+    assert table["buffer"].nbytes + table["alpha"].nbytes == stored_bytes(
+        codes.rows, codes.columns, codes.blocks, codes.bits, symmetric=codes.symmetric
+    )
 
 
 def test_sizes_over_65535_take_four_bytes() -> None:
