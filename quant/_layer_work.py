@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.quant import _columns
+from graphkit.quant._extremes import LEAST_SQUARES
 from graphkit.quant._planned import Made, Way, stored_scales
 from graphkit.quant._rounding import by_pieces
 from graphkit.quant._spill import let_go
@@ -68,16 +70,25 @@ def weight_error(matrix: Array, codes: Codes) -> float:
     """Norm of the difference that codes make to a matrix over its norm; 0 for an all-zero matrix."""
     if codes.zeros is None and _columns.lies_by_columns(matrix) and codes.codes.flags.f_contiguous:
         error, norm = _columns.squares(matrix, codes)
-        return float((error / norm) ** 0.5) if norm else 0.0
+    else:
+        with np.errstate(over="ignore"):
+            error, norm = _squares(matrix, codes, np.float32)
+    if not (LEAST_SQUARES < norm < np.inf and error < np.inf):  # squares that are no float32 numbers
+        error, norm = _squares(matrix, codes, np.float64)
+    return float((error / norm) ** 0.5) if norm else 0.0
+
+
+def _squares(matrix: Array, codes: Codes, dtype: type[np.floating[Any]]) -> tuple[float, float]:
+    """Sums of squares of the difference and of the matrix."""
     sums: list[tuple[float, float]] = []
 
     def work(start: int, stop: int) -> None:
         zeros = None if codes.zeros is None else codes.zeros[start:stop]
         difference = Codes(codes.codes[start:stop], codes.scales[start:stop], zeros, codes.bits).values()
-        piece = matrix[start:stop]
-        difference -= piece
+        piece = matrix[start:stop].astype(dtype, copy=False)
+        difference = difference - piece if difference.dtype != dtype else np.subtract(difference, piece, out=difference)
         sums.append((float(np.vdot(difference, difference)), float(np.vdot(piece, piece))))
 
     by_pieces(matrix, work)
     error, norm = (sum(column) for column in zip(*sums, strict=True)) if sums else (0.0, 0.0)
-    return (error / norm) ** 0.5 if norm else 0.0
+    return error, norm

@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from graphkit.errors import UsageError
+from graphkit.quant._extremes import without_extreme_rows
 from graphkit.quant._tiny import without_tiny_scales
 from graphkit.quant.codes import Codes
 from graphkit.quant.collect import Hessian
@@ -57,7 +58,9 @@ class Quantizer:
         def codes(rows: Array) -> Codes:
             return quantize(rows, setting.bits, columns, name=layer.name, **extra, **options)
 
-        return without_tiny_scales(matrix, setting.bits, columns, codes) if method == "rtn" else codes(matrix)
+        if method == "rtn":
+            return without_tiny_scales(matrix, setting.bits, columns, codes)
+        return without_extreme_rows(matrix, codes)
 
 
 def fed_method(method: Method, hessian: Any) -> Method:

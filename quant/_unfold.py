@@ -65,8 +65,11 @@ def unfold(x: Array, geometry: Geometry, piece: int = _PIECE) -> Iterator[Array]
 
     All output positions of all rows of the batch come once, in pieces of about `piece` elements.
     """
-    windows = _windows(np.asarray(x, np.float32), geometry)
     axes = len(geometry.kernel)
+    if not x.size:
+        yield np.zeros((geometry.groups, x.shape[1] // geometry.groups * math.prod(geometry.kernel), 0), np.float32)
+        return
+    windows = _windows(np.asarray(x, np.float32), geometry)
     batch, channels, *out = windows.shape[: 2 + axes]
     taps = math.prod(geometry.kernel)
     step = max(1, piece // max(1, channels * taps * math.prod(out[1:])))

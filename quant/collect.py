@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.quant._exposed import Exposed
+from graphkit.quant._extremes import LEAST_SQUARES
 from graphkit.quant._readings import Reading, readings, reason_unseen, rows_kept
 from graphkit.quant._stream import Array, Counter, Progress, Sample, Shapes, Values, bytes_of, largest_shapes, packed
 from graphkit.quant.layers import Layer
@@ -94,12 +96,21 @@ def output_error(hessian: Hessian, weights: Array, quantized: Array) -> float:
     """
     groups = hessian.matrix.reshape(-1, *hessian.matrix.shape[-2:])
     shape = (len(groups), -1, weights.shape[1])
-    right = np.asarray(weights, np.float32).reshape(shape)
-    change = right - np.asarray(quantized, np.float32).reshape(shape)
-    error, norm = (sum(float(np.vdot(w @ h, w)) for w, h in zip(part, groups, strict=True)) for part in (change, right))
+    with np.errstate(over="ignore", invalid="ignore"):
+        error, norm = _energies(groups, weights.reshape(shape), quantized.reshape(shape), np.float32)
+    if not (LEAST_SQUARES < norm < math.inf and error < math.inf):  # products that are no float32 numbers
+        error, norm = _energies(groups, weights.reshape(shape), quantized.reshape(shape), np.float64)
     if norm <= 0:
         return 0.0 if error <= 0 else math.inf
     return math.sqrt(max(error, 0.0) / norm)
+
+
+def _energies(groups: Array, weights: Array, quantized: Array, dtype: type[np.floating[Any]]) -> tuple[float, float]:
+    """tr(D·H·Dᵀ) for the change D of the weights, and for the weights."""
+    right = weights.astype(dtype, copy=False)
+    change = right - quantized.astype(dtype, copy=False)
+    error, norm = (sum(float(np.vdot(w @ h, w)) for w, h in zip(part, groups, strict=True)) for part in (change, right))
+    return error, norm
 
 
 class _Sum:
