@@ -72,7 +72,7 @@ def _kinds(done: Quantized) -> Grid:
     kept = done.result.kept
     if kept:
         size = text.size(sum(entry.bytes for entry in kept))
-        grid.add("kept float", f"{len(kept):,}", size, size, "", "")
+        grid.add("kept float, from 1 kB", f"{len(kept):,}", size, size, "", "")
     return grid
 
 
