@@ -51,11 +51,15 @@ class Case:
                     found[dim] = size
         return found
 
-    def convert(self, model: Model, made: Path, options: ConverterOptions | None = None) -> MnnError | None:
-        """Convert a whole model."""
+    def convert(
+        self, model: Model, made: Path, options: ConverterOptions | None = None, *, required: bool = False
+    ) -> MnnError | None:
+        """Convert a whole model; see `Lab.convert`."""
+        if not required:
+            self.lab.check()
         self.whole += 1
         with self.timed("convert"):
-            return self.lab.convert(model, made, options)
+            return self.lab.convert(model, made, options, required=required)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
@@ -66,11 +70,19 @@ class Case:
         finally:
             self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
-    def table(self, candidate: Path, samples: Sequence[int]) -> LayersResult:
-        """The table of layers of a file on these samples, whose numbers its rows have. Raises as `compare_layers`."""
+    def table(self, candidate: Path, samples: Sequence[int], *, required: bool = False) -> LayersResult:
+        """The table of layers of a file on these samples, whose numbers its rows have. Raises as `compare_layers`.
+
+        required: there is no answer without it; else it raises Exhausted when the time is up.
+        """
+        if not required:
+            self.lab.check_time()
+        limit = self.lab.timeout if required else self.lab.limit
         feeds = [self.evidence.samples[number].feeds for number in samples]
         with self.timed("layers"):
-            made = compare_layers(self.model, candidate, feeds, memory=self.memory, timeout=self.lab.timeout)
+            made = compare_layers(self.model, candidate, feeds, memory=self.memory, timeout=limit)
+        if not required:
+            self.lab.check_time()  # a run that we ended says nothing
         return replace(made, rows=tuple(replace(row, sample=samples[row.sample]) for row in made.rows))
 
     def telling(self, proof: Proof) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.quantized import schemes
+from graphkit.verification.bisect.search import Exhausted
 from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 _QUANTIZING = ("weightQuantBits", "weightQuantBlock", "weightQuantAsymmetric", "weightQuantScaleBit", "hqq",
@@ -64,7 +66,8 @@ class _Judge:
         """All independent ones."""
         found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
         if proof.kind == "different" and not found and not self.by_codes:
-            found = self._of_outputs(proof)
+            with contextlib.suppress(Exhausted):
+                found = self._of_outputs(proof)
         return _merged(found)
 
     @cached_property
@@ -82,20 +85,26 @@ class _Judge:
     def _of_row(self, row: LayerRow) -> Fault | None:
         """The fault behind a suspect; None for a quantized layer that is as far off as its codes say."""
         self.case.progress(f"examining '{row.node}'")
-        if self.by_codes:
-            explained, conclusion = self._of_codes(row)
-            if explained:
-                self.quantized.append(row)
-                return None
-            if conclusion is not None:
-                return Fault(conclusion, row, (row.tensor,))
         try:
+            if self.by_codes:
+                explained, conclusion = self._of_codes(row)
+                if explained:
+                    self.quantized.append(row)
+                    return None
+                if conclusion is not None:
+                    return Fault(conclusion, row, (row.tensor,))
             conclusion = self._examined(row)
-        except GraphkitError as error:
-            conclusion = _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+        except Exhausted:
+            conclusion = _unknown(row, "not tried", "the budget ended before it was known why")
         return Fault(conclusion, row, (row.tensor,))
 
     def _examined(self, row: LayerRow) -> Conclusion:
+        try:
+            return self._taken_apart(row)
+        except GraphkitError as error:
+            return _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+
+    def _taken_apart(self, row: LayerRow) -> Conclusion:
         examiner = self._examiner(row)
         if examiner is None:
             return _unknown(row, "not tried", "there is no reference for what is inside")
@@ -117,7 +126,7 @@ class _Judge:
         reason = "right alone and with its neighbours: it takes more of the model"
         if not row.place:
             feeds = self.case.truth(row.sample).feeds
-            actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.timeout)
+            actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.limit)
             expected = self.case.truth(row.sample).values([row.tensor])[row.tensor]
             if actual is not None and rearranged(expected, actual, _fair(row)):
                 reason = f"MNN holds the right values in other places; {reason}"

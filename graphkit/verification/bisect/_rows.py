@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,11 +41,11 @@ class Rows:
         known = {*given, *(trace.tensor for trace in traces if trace.tensor is not None)}
         return [self.row(trace, known, forced) for trace in traces if trace.tensor is not None]
 
-    def row(self, trace: OpTrace, known: Collection[str], forced: bool, note: str = "") -> LayerRow:
+    def row(self, trace: OpTrace, known: Set[str], forced: bool, note: str = "") -> LayerRow:
         """The row of one value; `known` are the tensors that were right (or put right) upstream."""
         tensor = trace.tensor or ""
         alignment = self.alignments[trace.op, trace.slot]
-        between = region(self.graph, tensor, set(known) - {tensor})
+        between = region(self.graph, tensor, known)
         node = main_node(self.graph, alignment.start, trace.type, between.nodes)
         dtype = self.references.array(tensor).dtype
         allowed = self._allowed(between, trace, dtype, forced)

@@ -150,7 +150,7 @@ class Runs:
         traces = [self._compare(key, array, order) for order, (key, array) in enumerate(values.items())]
         if not forced:
             return self.rows.make(traces, forced=False)
-        names = [self.rows.alignments[key].tensors[0] for key in given if key in self.rows.alignments]
+        names = {self.rows.alignments[key].tensors[0] for key in given if key in self.rows.alignments}
         return [self.rows.row(trace, names, True) for trace in traces if trace.tensor is not None]
 
     def _compare(self, key: Key, actual: Array, order: int) -> OpTrace:

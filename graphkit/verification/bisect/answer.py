@@ -155,6 +155,8 @@ class BisectResult:
         if self.faults:
             first = self.faults[0]
             return f"first {'failure' if first.kind in _FAILS else 'mismatch'}: {first}"
+        if self.wrong and not self.anchors:
+            return f"no layer was named: {self.wrong}"
         if self.wrong:
             return f"no layer is wrong by itself, and the outputs are: {self.wrong}"
         return f"no mismatch: {self.agreeing} of {self.anchors} values agree (max error {self.worst:.1e})"

@@ -34,7 +34,7 @@ from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 def layers(
     reference: Model | PathLike,
-    candidate: PathLike | None = None,
+    candidate: Model | PathLike | None = None,
     *,
     inputs: Sequence[Feeds] | None = None,
     seed: int = 0,
@@ -47,18 +47,19 @@ def layers(
 ) -> LayersResult:
     """Compare an ONNX model with a .mnn file or another ONNX model, value by value, each on right inputs.
 
-    candidate: the .mnn or .onnx file (of the latter, values of equal names are compared); without one the reference is
-    converted as `convert` does it, with `passes` and `options`, and the rows are about the optimized model. inputs:
-    samples, else random ones that the model accepts (probes left out). memory: bytes that reference tensors may take
-    at a time; they lie in a temporary folder otherwise.
-    mnn_memory: MNN's memory mode. timeout: seconds for each run of MNN. Raises ModelError and UsageError for bad files,
-    names and inputs, MnnError when MNN refuses the model or cannot run it at all.
+    candidate: the .mnn or .onnx file, or an ONNX model (of these, values of equal names are compared); without one the
+    reference is converted as `convert` does it, with `passes` and `options`, and the rows are about the optimized
+    model. inputs: samples, else random ones that the model accepts (probes left out). memory: bytes that reference
+    tensors may take at a time; they lie in a temporary folder otherwise. mnn_memory: MNN's memory mode. timeout:
+    seconds for each run of MNN. Raises ModelError and UsageError for bad files, names and inputs, MnnError when MNN
+    refuses the model or cannot run it at all.
     """
     start = time.perf_counter()
     model = bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind)
     samples = [sample.feeds for sample in Evidence.gather(model, inputs=inputs, seed=seed).samples if not sample.probe]
-    if candidate is not None and Path(candidate).suffix.lower() != ".mnn":
-        return _compare_onnx(model, Model.load(candidate), samples, memory)
+    if isinstance(candidate, Model) or (candidate is not None and Path(candidate).suffix.lower() != ".mnn"):
+        other = candidate if isinstance(candidate, Model) else Model.load(candidate)
+        return _compare_onnx(model, other, samples, memory)
     if candidate is not None:
         made = compare_layers(model, Path(candidate), samples, memory=memory, mnn_memory=mnn_memory, timeout=timeout)
         return replace(made, reference=model.path, candidate=Path(candidate))
