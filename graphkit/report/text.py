@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
         unit = ": give a unit" if text.strip().replace(".", "", 1).isdecimal() else ""
         raise UsageError(f"'{text}' is not a size{unit}", hint=_SIZES)
     number, power = float(found["number"]), " KMG".index(found["prefix"].upper() or " ")
-    count = number * (1024 if found["binary"] else 1000) ** power
+    count: float = number * (1024 if found["binary"] else 1000) ** power
     if not 1 <= count <= _LARGEST:
         raise UsageError(f"a size goes from 1 byte to {size(_LARGEST)}, not '{text}'", hint=_SIZES)
     return round(count)

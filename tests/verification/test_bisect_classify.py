@@ -14,7 +14,8 @@ from graphkit.mnn.convert import ConverterError
 from graphkit.mnn.options import ConverterOptions
 from graphkit.testing import parse
 from graphkit.verification.bisect import _lab, _second, regions
-from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Truth
+from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.locate_faults import bisect_layers
@@ -154,13 +155,13 @@ def test_a_reference_that_is_wrong_is_outvoted() -> None:
 
 
 def test_the_examiner_asks_for_the_second_opinion(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth_of = Truth.values
+    truth_of = Truth.of
 
     def lying(self: Truth, names: object) -> object:
         values = dict(truth_of(self, names))  # type: ignore[arg-type]
         return {name: value * np.float32(1.5) if name == "y" else value for name, value in values.items()}
 
-    monkeypatch.setattr(Truth, "values", lying)
+    monkeypatch.setattr(Truth, "of", lying)
     found = _found("g (float[3] x) => (float[3] y) { a = Abs(x) [root] y = Sqrt(a) }")
     assert (found.kind, found.node) == ("reference", "root")
 

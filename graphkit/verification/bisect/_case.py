@@ -14,8 +14,9 @@ from graphkit.graph import Graph
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
 from graphkit.proof import Evidence, Proof
-from graphkit.verification.bisect._lab import Lab, Truth
-from graphkit.verification.bisect.layers import compare_layers
+from graphkit.verification.bisect._lab import Lab
+from graphkit.verification.bisect._values import Truth
+from graphkit.verification.bisect.layers import compare_layers, compare_onnx
 from graphkit.verification.bisect.types import LayersResult
 
 Progress = Callable[[str], None]
@@ -83,10 +84,20 @@ class Case:
             made = compare_layers(self.model, candidate, feeds, memory=self.memory, timeout=limit)
         if not required:
             self.lab.check_time()  # a run that we ended says nothing
-        return replace(made, rows=tuple(replace(row, sample=samples[row.sample]) for row in made.rows))
+        return _numbered(made, samples)
+
+    def onnx_table(self, candidate: Model, samples: Sequence[int]) -> LayersResult:
+        """The table of layers of another ONNX model, likewise. Raises as `compare_onnx`."""
+        feeds = [self.evidence.samples[number].feeds for number in samples]
+        with self.timed("layers"):
+            return _numbered(compare_onnx(self.model, candidate, feeds, memory=self.memory), samples)
 
     def telling(self, proof: Proof) -> list[int]:
         """The samples that layers are compared on: all but probes, and the first probe if only probes show a fault."""
         usual = [number for number, sample in enumerate(self.evidence.samples) if not sample.probe]
         bad = [number for number, check in enumerate(proof.checks) if not check.comparison.ok]
         return usual if not bad or set(bad) & set(usual) else [*usual, bad[0]]
+
+
+def _numbered(table: LayersResult, samples: Sequence[int]) -> LayersResult:
+    return replace(table, rows=tuple(replace(row, sample=samples[row.sample]) for row in table.rows))

@@ -9,7 +9,7 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Node
 from graphkit.proof import Feeds
-from graphkit.verification.bisect._values import Array, Values
+from graphkit.verification.bisect._values import Array, Truth
 from graphkit.verification.bisect.cutting import _THROUGH, cut, feeds_of
 from graphkit.verification.bisect.regions import constant_nodes, of_nodes
 
@@ -24,7 +24,7 @@ class Cuts:
         self.model = model
         self.graph = Graph.of(model)
         shapes.infer(self.graph)
-        self.values = Values(model, self.graph, feeds)
+        self.values = Truth(model, feeds, self.graph)
         self.fixed = constant_nodes(self.graph)
         self.nodes = own_nodes(self.graph)
 

@@ -53,7 +53,7 @@ def _refused(case: Case, label: str, op: str) -> Fault:
 def _witness(case: Case, graph: Graph, node: Node) -> Witness | None:
     region = regions.of_nodes(graph, [node], [out for out in node.outputs if out and graph.is_used(out)])
     try:
-        values = case.truth(0).values([*region.inputs, *region.outputs])
+        values = case.truth(0).of([*region.inputs, *region.outputs])
         model = cut(region, values)
     except GraphkitError:  # onnxruntime does not run it either
         return None

@@ -127,7 +127,7 @@ class _Judge:
         if not row.place:
             feeds = self.case.truth(row.sample).feeds
             actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.limit)
-            expected = self.case.truth(row.sample).values([row.tensor])[row.tensor]
+            expected = self.case.truth(row.sample).of([row.tensor])[row.tensor]
             if actual is not None and rearranged(expected, actual, _fair(row)):
                 reason = f"MNN holds the right values in other places; {reason}"
                 return replace(_unknown(row, "right", reason), kind="layout")

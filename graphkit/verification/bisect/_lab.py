@@ -22,7 +22,6 @@ from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.handoff import ready, write
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
-from graphkit.runtime import Session
 from graphkit.verification.bisect.search import Exhausted
 
 Array = npt.NDArray[Any]
@@ -191,28 +190,3 @@ def _environment(memory: int) -> Iterator[None]:
         os.environ.pop(_TUNABLES)
         if before is not None:
             os.environ[_TUNABLES] = before
-
-
-class Truth:
-    """Reference values of one sample, computed when they are asked for and kept.
-
-    model: what onnxruntime runs, feeds: its inputs.
-    """
-
-    def __init__(self, model: Model, feeds: Values) -> None:
-        self.model, self.feeds = model, dict(feeds)
-        self._known: dict[str, Array] = {name: np.asarray(array) for name, array in feeds.items()}
-
-    def values(self, names: Sequence[str]) -> Values:
-        """These tensors of the main graph by name. Raises what `Session` raises."""
-        missing = [name for name in dict.fromkeys(names) if name not in self._known]
-        if missing:
-            with Session(self.model, outputs=missing) as session:
-                self._known |= session.run(self.feeds)
-        return {name: self._known[name] for name in names}
-
-    def steady(self, names: Sequence[str]) -> bool:
-        """True when the reference computes the same a second time, bit for bit."""
-        with Session(self.model, outputs=list(names)) as session:
-            one, two = session.run(self.feeds), session.run(self.feeds)
-        return all(np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f") for name in names)

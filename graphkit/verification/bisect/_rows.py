@@ -54,7 +54,7 @@ class Rows:
             node=node.label if node else tensor, op=node.op if node else "", tensor=tensor,
             mnn_op=trace.op, mnn_type=trace.type, shape=trace.shape, dtype=dtype.name,
             local=error if forced else None, accumulated=trace.accumulated if forced else error,
-            max_abs=trace.max_abs, max_ref=trace.max_ref, tolerance=allowed.over(trace.max_ref),
+            max_abs=trace.stats.max_abs, max_ref=trace.stats.max_ref, tolerance=allowed.over(trace.stats.max_ref),
             verdict=self._verdict(trace, allowed, dtype), bits=self.bits.get(trace.op, 0),
             fused=tuple(other.label for other in between.nodes if other is not node),
             anchors=between.anchors, sample=self.sample, place=self.place, note=note or trace.note,
@@ -69,7 +69,7 @@ class Rows:
 
     def _verdict(self, trace: OpTrace, allowed: Allowance, dtype: np.dtype[Any]) -> Verdict:
         if dtype.kind in "iub":
-            return "agrees" if trace.differing <= allowed.flips else "suspect"
+            return "agrees" if trace.stats.differing <= allowed.flips else "suspect"
         if trace.mismatched and not self.drifts.get(trace.tensor or "", Drift()).mismatched:
             return "suspect"
-        return "agrees" if trace.error <= allowed.over(trace.max_ref) else "suspect"
+        return "agrees" if trace.error <= allowed.over(trace.stats.max_ref) else "suspect"

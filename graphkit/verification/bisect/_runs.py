@@ -162,11 +162,8 @@ class Runs:
             expected = self.rows.references.array(name)
             actual = actual != 0 if expected.dtype == np.bool_ else actual
             stats = measure(expected, actual)
-            judged.append(replace(
-                trace, tensor=name, nearest=name, error=stats.max_error(1e-30), max_abs=stats.max_abs,
-                max_ref=stats.max_ref, nan_mismatch=stats.nan_mismatch, inf_mismatch=stats.inf_mismatch,
-                worst=stats.worst, differing=int(np.count_nonzero(expected.reshape(-1) != actual.reshape(-1))),
-            ))  # fmt: skip
+            stats.differing = int(np.count_nonzero(expected.reshape(-1) != actual.reshape(-1)))
+            judged.append(replace(trace, tensor=name, nearest=name, stats=stats))
         return min(judged, key=lambda made: (made.mismatched, made.error)) if judged else trace
 
 

@@ -59,7 +59,7 @@ def layers(
     samples = [sample.feeds for sample in Evidence.gather(model, inputs=inputs, seed=seed).samples if not sample.probe]
     if isinstance(candidate, Model) or (candidate is not None and Path(candidate).suffix.lower() != ".mnn"):
         other = candidate if isinstance(candidate, Model) else Model.load(candidate)
-        return _compare_onnx(model, other, samples, memory)
+        return compare_onnx(model, other, samples, memory=memory)
     if candidate is not None:
         made = compare_layers(model, Path(candidate), samples, memory=memory, mnn_memory=mnn_memory, timeout=timeout)
         return replace(made, reference=model.path, candidate=Path(candidate))
@@ -100,7 +100,8 @@ def compare_layers(
     )  # fmt: skip
 
 
-def _compare_onnx(model: Model, candidate: Model, samples: Sequence[Feeds], memory: int) -> LayersResult:
+def compare_onnx(model: Model, candidate: Model, samples: Sequence[Feeds], *, memory: int = MEMORY) -> LayersResult:
+    """The same for two ONNX models, by values of equal names. Raises what onnxruntime raises."""
     start = time.perf_counter()
     halved = computes_in_half(Graph.of(model)) or computes_in_half(Graph.of(candidate))
     rows: list[LayerRow] = []
