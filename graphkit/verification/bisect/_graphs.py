@@ -47,7 +47,7 @@ class Scene:
 
 
 @dataclass
-class Judge:
+class Survey:
     """Judges graphs and collects rows; see the module's text.
 
     halved: the file stores half floats, or the graph computes in them. schemes: of quantized operators. forced: False

@@ -24,7 +24,7 @@ from graphkit.optimizer import Bindings, bound_model, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds
 from graphkit.tolerances import computes_in_half
-from graphkit.verification.bisect._graphs import Judge
+from graphkit.verification.bisect._graphs import Survey
 from graphkit.verification.bisect._onnx_candidate import onnx_rows
 from graphkit.verification.bisect._runs import Settings
 from graphkit.verification.bisect.quantized import schemes
@@ -90,12 +90,12 @@ def compare_layers(
         raise UsageError("there are no samples to compare on", file=path, hint="give --inputs")
     document = read(path)
     halved = computes_in_half(Graph.of(model)) or _stores_half(document)
-    judge = Judge(document, path, Settings(memory, mnn_memory, timeout), halved, schemes(document, mnn_memory))
+    survey = Survey(document, path, Settings(memory, mnn_memory, timeout), halved, schemes(document, mnn_memory))
     for number, feeds in enumerate(samples):
-        judge.main(model, feeds, number)
+        survey.main(model, feeds, number)
     shapes = tuple({name: array.shape for name, array in feeds.items()} for feeds in samples)
     return LayersResult(
-        tuple(judge.rows), shapes, judge.forced, "; ".join(judge.notes), tuple(judge.unaligned),
+        tuple(survey.rows), shapes, survey.forced, "; ".join(survey.notes), tuple(survey.unaligned),
         seconds={"layers": time.perf_counter() - start}, candidate=path,
     )  # fmt: skip
 

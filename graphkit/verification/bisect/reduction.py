@@ -20,7 +20,7 @@ from graphkit.node import Node
 from graphkit.proof import Feeds
 from graphkit.runtime import Session
 from graphkit.verification.bisect._bodies import bodies
-from graphkit.verification.bisect._cuts import Case, Cuts, is_added
+from graphkit.verification.bisect._cuts import Piece, Cuts, is_added
 from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._fresh import data_names, fresh_feeds, with_fresh_weights
 from graphkit.verification.bisect._reduced import Reduced, Step, count_nodes
@@ -67,7 +67,7 @@ class _Reducer:
 
     def run(self, model: Model, feeds: dict[str, Array], near: Sequence[str]) -> Reduced:
         """All stages; when the budget ends within one, what was found until then stands."""
-        self.case: Case = (model, feeds)
+        self.case: Piece = (model, feeds)
         complete = True
         stages: list[Callable[[], None]] = [
             lambda: self._start(model, feeds),
@@ -231,7 +231,7 @@ class _Reducer:
                     self._step(f"dimension {size}")
                     break
 
-    def _shorten(self, case: Case, size: int, weights: bool) -> None:
+    def _shorten(self, case: Piece, size: int, weights: bool) -> None:
         def shows(new: int) -> bool:
             return self.shows(*resized(*case, size, new, weights=weights))
 
