@@ -10,7 +10,7 @@ from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.runtime import Session
-from graphkit.verification.bisect._cuts import Piece, Cuts
+from graphkit.verification.bisect._cuts import Cuts, Piece
 from graphkit.verification.bisect._values import Array
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 

@@ -20,7 +20,7 @@ from graphkit.node import Node
 from graphkit.proof import Feeds
 from graphkit.runtime import Session
 from graphkit.verification.bisect._bodies import bodies
-from graphkit.verification.bisect._cuts import Piece, Cuts, is_added
+from graphkit.verification.bisect._cuts import Cuts, Piece, is_added
 from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._fresh import data_names, fresh_feeds, with_fresh_weights
 from graphkit.verification.bisect._reduced import Reduced, Step, count_nodes
