@@ -223,6 +223,9 @@ def test_when_the_time_is_up_nothing_is_asked_and_nothing_is_the_users() -> None
     assert made.shows is None
     assert "the time was up before it was tried" in made.note
     assert b"secret_" not in made.model.proto.SerializeToString()
+    tried = Effort(60.0, probes=1)
+    tried.spend()  # by the reduction; the time is not up
+    assert anonymize(secret(), FEEDS, lambda model, feeds: True, effort=tried).shows is True
     asked: list[int] = []
 
     def ended(model: Model, feeds: Feeds) -> bool:

@@ -102,7 +102,7 @@ class Command:
 
     def _answer(self, code: int | None, log: str) -> Answer:
         said = f"; it printed: {log}" if log else ""
-        if code is None and not self._limit:
+        if code is None and self.effort is not None and self.effort.late:
             raise Exhausted
         if code is None:
             raise UsageError(

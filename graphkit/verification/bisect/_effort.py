@@ -37,9 +37,14 @@ class Effort:
         return max(0.0, self.seconds - self.elapsed)
 
     @property
+    def late(self) -> bool:
+        """True when the time is up."""
+        return not self.left
+
+    @property
     def over(self) -> bool:
-        """True when no more may be spent."""
-        return self.spent >= self.probes or not self.left
+        """True when no more may be spent: the time is up, or all tries are used."""
+        return self.spent >= self.probes or self.late
 
     def spend(self) -> None:
         """Take one try; raises Exhausted when there is none left."""

@@ -94,7 +94,7 @@ def anonymize(
 
 
 def _asked(predicate: Callable[[Model, Feeds], Answer], effort: Effort | None, model: Model, feeds: Feeds) -> bool:
-    if effort is not None and effort.over:
+    if effort is not None and effort.late:
         raise Exhausted
     return predicate(model, feeds) is True
 

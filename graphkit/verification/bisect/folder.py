@@ -31,8 +31,8 @@ _LATE = "the time was up before a folder was made: allow more seconds"
 class Request:
     """Where a folder goes and what it may cost. anonymized: random weights, other names.
 
-    effort: what reducing and anonymizing may take. When it is used up, what there is by then is written, if that
-    costs next to nothing.
+    effort: the tries of the reduction, and the time for all of it. When that is up, what there is by then is written,
+    if it costs next to nothing.
     """
 
     folder: Path
@@ -70,11 +70,11 @@ def layer_repro(
             written = _of_witness(fault, request, options)
             if written is not None:
                 return written
-            if request.effort.over:
+            if request.effort.late:
                 break
     if not result.faults:
         return Written(None)
-    if request.effort.over:
+    if request.effort.late:
         return Written(None, _LATE)
     if result.candidate is None:
         return Written(None, "no smaller model shows the fault by itself; the whole model does")
@@ -137,7 +137,7 @@ def pass_repro(
         return Written(None)
     if result.before is None or result.feeds is None:
         return Written(None, "the check gives no sample that a folder could show")
-    if request.effort.over:
+    if request.effort.late:
         return Written(None, _LATE)
     pipeline = alone(result, registry=registry, tolerance=tolerance)
     if pipeline is None:
@@ -166,5 +166,5 @@ def _write(reduced: Reduced, story: Story, predicate: Predicate, request: Reques
         hidden = anonymize(reduced.model, reduced.feeds, predicate, effort=request.effort)
     timeout = request.patience(300.0)
     repro = write_repro(request.folder, reduced, None, story, anonymized=hidden, timeout=timeout)
-    notes = ["the time was up: a smaller model may show it, too"] if request.effort.over else []
+    notes = ["the time was up: a smaller model may show it, too"] if request.effort.late else []
     return Written(repro, "; ".join([*notes, *([hidden.note] if hidden is not None else [])]))

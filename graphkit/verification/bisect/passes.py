@@ -170,7 +170,7 @@ class _Search:
         """The trial of a candidate; one that the search never asked, because it ended early, is only named."""
         if number in self.trials:
             return self.trials[number]
-        state = self.stops.at(number) if self.effort.left else State(number, None)
+        state = State(number, None) if self.effort.late else self.stops.at(number)
         return Trial(number, self.stops.pass_of(number), state.node, state.what, None, None, "not tried", 0.0)
 
     def _no_start(self, trial: Trial) -> UsageError:
@@ -203,7 +203,7 @@ class _Search:
 
     def _avoid(self, span: Span) -> str | None:
         """The pipeline without the pass, if it then is good: tried, or not said."""
-        if self.effort.over:
+        if self.effort.late:
             return None
         text = f"{self.stops.asked},-{span.name}"
         self.progress(f"trying {text}")
