@@ -208,6 +208,7 @@ def test_a_piece_that_there_was_no_time_for_is_not_blamed_on_mnn() -> None:
     result = bisect_layers(parse(SCATTER), seconds=1e-9)
     assert [(fault.node, fault.kind) for fault in result.faults] == [("scatter", "unexplained")]
     assert "the budget ended before it was known why" in result.faults[0].found.reason
+    assert result.answer.endswith("→ not taken apart")
     assert (result.whole_conversions, result.small_conversions) == (1, 0)
     lab = Lab(seconds=1e-9)
     with pytest.raises(Exhausted):

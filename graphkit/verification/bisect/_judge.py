@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
-from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
 from graphkit.mnn.options import ConverterOptions, Value
@@ -18,7 +17,7 @@ from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
-from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.answer import BisectResult, Fault, merged, ordered
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.quantized import schemes
@@ -46,7 +45,7 @@ def against_mnn(
     if wrong and not faults and judge.by_codes:
         wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
     return BisectResult(
-        tuple(_ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
+        tuple(ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
         note=note,
     )  # fmt: skip
 
@@ -68,7 +67,7 @@ class _Judge:
         if proof.kind == "different" and not found and not self.by_codes:
             with contextlib.suppress(Exhausted):
                 found = self._of_outputs(proof)
-        return _merged(found)
+        return merged(found)
 
     @cached_property
     def by_codes(self) -> bool:
@@ -280,29 +279,3 @@ def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
         row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
         error, row.max_abs, row.max_ref, place=row.place, reason=reason,
     )  # fmt: skip
-
-
-def _merged(faults: Sequence[Fault]) -> list[Fault]:
-    """One fault for each node, that of the row where it is largest; the others' values are kept."""
-    groups: dict[tuple[str, str], list[Fault]] = {}
-    for fault in faults:
-        groups.setdefault((fault.found.place, fault.node), []).append(fault)
-    return [
-        replace(max(group, key=_size), tensors=tuple(dict.fromkeys(name for one in group for name in one.tensors)))
-        for group in groups.values()
-    ]
-
-
-def _size(fault: Fault) -> float:
-    return fault.row.ratio if fault.row is not None else 0.0
-
-
-def _ordered(root: Graph, faults: Sequence[Fault]) -> list[Fault]:
-    """In the order of the model's nodes."""
-    order = {
-        (place, node.label): number
-        for number, (place, node) in enumerate(
-            (place, node) for place, graph in regions.places(root) for node in graph.nodes
-        )
-    }
-    return sorted(faults, key=lambda fault: order.get((fault.found.place, fault.node), len(order)))
