@@ -12,9 +12,10 @@ import numpy as np
 from graphkit.graph import Graph
 from graphkit.mnn.tracing import OpTrace
 from graphkit.verification.bisect import noise
-from graphkit.verification.bisect.alignment import Alignment, Region, main_node, region
+from graphkit.verification.bisect.alignment import Alignment, main_node, region
 from graphkit.verification.bisect.noise import Allowance, Drift
 from graphkit.verification.bisect.references import References
+from graphkit.verification.bisect.regions import Region
 from graphkit.verification.bisect.types import LayerRow, Verdict
 
 
@@ -57,7 +58,7 @@ class Rows:
             max_abs=trace.stats.max_abs, max_ref=trace.stats.max_ref, tolerance=allowed.over(trace.stats.max_ref),
             verdict=self._verdict(trace, allowed, dtype), bits=self.bits.get(trace.op, 0),
             fused=tuple(other.label for other in between.nodes if other is not node),
-            anchors=between.anchors, sample=self.sample, place=self.place, note=note or trace.note,
+            anchors=between.inputs, sample=self.sample, place=self.place, note=note or trace.note,
             slot=trace.slot,
         )  # fmt: skip
 

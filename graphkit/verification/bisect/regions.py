@@ -24,7 +24,7 @@ _SOURCE = ""  # in front of all that goes into a region; no value has this name
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes of one graph, in its order; `inputs` are the values they read that are neither made here nor constant,
+    """Nodes of one graph, each behind those that it reads; `inputs` are the values they read that are neither made here nor constant,
     `outputs` those that are looked at."""
 
     graph: Graph
