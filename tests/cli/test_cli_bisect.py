@@ -176,6 +176,19 @@ def test_the_answer_is_there_when_the_folder_cannot_be_written(
     assert "no space left on the disk" in result.stdout
 
 
+def test_beside_a_model_that_nobody_may_write_to_there_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse(SCATTER).save("scatter.onnx")
+    monkeypatch.setattr("graphkit.verification.bisect.repro.os.access", lambda *args: False)
+    args = ("bisect", "scatter.onnx", "--no-optimize", "--no-suggestions")
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("first mismatch: node 's' (ScatterND)")
+    assert "note: there is no folder, for scatter.bisect: cannot be written: its folder is read-only" in result.stdout
+    result = run(*args, "-o", "fault")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "fault: cannot be written: its folder is read-only" in result.stderr
+
+
 def test_seconds_bound_all_of_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphkit.verification.bisect import folder
 
