@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,8 @@ def test_the_answer_is_there_when_the_folder_cannot_be_written(
 
 def test_beside_a_model_that_nobody_may_write_to_there_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     parse(SCATTER).save("scatter.onnx")
-    monkeypatch.setattr("graphkit.verification.bisect.repro.os.access", lambda *args: False)
+    nobody = SimpleNamespace(access=lambda *args: False)
+    monkeypatch.setattr("graphkit.verification.bisect.repro.os", nobody)
     args = ("bisect", "scatter.onnx", "--no-optimize", "--no-suggestions")
     result = run(*args)
     assert result.exit_code == 1
