@@ -179,7 +179,7 @@ def test_the_answer_is_there_when_the_folder_cannot_be_written(
 
 def test_beside_a_model_that_nobody_may_write_to_there_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     parse(SCATTER).save("scatter.onnx")
-    nobody = SimpleNamespace(access=lambda *args: False)
+    nobody = SimpleNamespace(access=lambda *args: False, W_OK=2)
     monkeypatch.setattr("graphkit.verification.bisect.repro.os", nobody)
     args = ("bisect", "scatter.onnx", "--no-optimize", "--no-suggestions")
     result = run(*args)
