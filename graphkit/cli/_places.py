@@ -16,6 +16,7 @@ class Places:
 
     inputs: list[Path] = field(default_factory=list)
     outputs: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
 
     def read(self, *paths: Path | None) -> None:
         """Note inputs; of a folder, every file in it; of a .mnn file, its weights too."""
@@ -45,6 +46,16 @@ class Places:
             self._check(companion, flag)
         self.outputs += [path, *beside]
 
+    def folder(self, path: Path, flag: str) -> None:
+        """Check a folder that is going to be replaced, and note it: no input may lie in it. Raises OutputError."""
+        whole = Path(os.path.realpath(path))
+        for taken in self.inputs:
+            if taken.exists() and Path(os.path.realpath(taken)).is_relative_to(whole):
+                raise OutputError(
+                    f"would overwrite an input, '{taken}'", file=path, hint=f"choose another place with {flag}"
+                )
+        self.folders.append(whole)
+
     def _check(self, path: Path, flag: str) -> None:
         from graphkit._write import target_of
 
@@ -63,6 +74,10 @@ class Places:
         for taken, what in ((self.inputs, "an input"), (self.outputs, "the other output")):
             if any(same(path, other) for other in taken):
                 raise OutputError(f"would overwrite {what}", file=path, hint=f"choose another place with {flag}")
+        if any(Path(os.path.realpath(path)).is_relative_to(other) for other in self.folders):
+            raise OutputError(
+                "would lie in a folder that is replaced", file=path, hint=f"choose another place with {flag}"
+            )
 
 
 def same(one: Path, other: Path) -> bool:

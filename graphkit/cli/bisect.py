@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ from graphkit.cli import _shared, _values
 from graphkit.cli._command import Command, option, output_flags
 from graphkit.cli._places import Places
 from graphkit.cli._samples import samples
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.report.console import Report, Step
 
 if TYPE_CHECKING:
     from graphkit.compare import Tolerance
     from graphkit.model import Model
     from graphkit.proof import Evidence
+    from graphkit.verification.bisect._effort import Effort
     from graphkit.verification.bisect.answer import BisectResult
     from graphkit.verification.bisect.folder import Request, Written
     from graphkit.verification.bisect.passes import PassBisectResult
@@ -29,6 +31,7 @@ EXAMPLES = (
     "graphkit bisect minilm.onnx --passes default --plugin mine.py",
     "graphkit bisect minilm.onnx --passes mnn --check 'python mycheck.py {}'",
 )
+_TRIES = 200  # models that a reduction may try
 
 
 @click.command("bisect", cls=Command, examples=EXAMPLES)
@@ -44,7 +47,7 @@ EXAMPLES = (
     show_default=True,
     metavar="SIZE",
     section="Layers",
-    help="Bytes of reference tensors that are held at once.",
+    help="Bytes of reference tensors that are held at once: 500MB, 1.5GiB.",
 )
 @option("--no-suggestions", is_flag=True, section="Layers", help="Do not look for what avoids a fault.")
 @option("--passes", metavar="PIPELINE", section="Passes", help="Find the bad pass of this pipeline instead.")
@@ -65,7 +68,7 @@ EXAMPLES = (
     default=600.0,
     show_default=True,
     metavar="S",
-    help="Seconds that all experiments may take.",
+    help="Seconds for all of it: then no experiment begins or goes on, and the answer is what is known by then.",
 )
 @_shared.report_option
 @output_flags
@@ -90,28 +93,72 @@ def command(
         raise UsageError("--check works with --passes")
     if given["passes"] and candidate is not None:
         raise UsageError("--passes looks at passes, and a candidate has none", hint="leave one of them out")
-    folder = output or reference.with_name(f"{reference.stem}.bisect")
     with report.working(f"loading {reference}"):
         from graphkit.model import Model
+        from graphkit.verification.bisect._effort import Effort
 
+        effort = Effort(given["seconds"])
         source = Model.load(reference)
-    _check_places(report_file, source, candidate, given)
+        other = None if candidate is None or candidate.suffix.lower() == ".mnn" else Model.load(candidate)
+    read = (source.path, candidate, *source.store.files(), *(other.store.files() if other else ()))
+    folder, problem = _checked_places(report_file, output, reference, read, given)
     search = _passes if given["passes"] else _layers
     with report.working(f"bisecting {reference}") as step:
-        result, written = search(source, candidate, None if given["no_repro"] else folder, given, step)
+        result, write = search(source, other or candidate, effort, given, step)
+        written = _written(result, write, folder, problem, step, effort, given)
     if written.repro is not None:
         report.written.append(written.repro.folder)
     return _finish(report, reference, result, written, report_file)
 
 
-def _check_places(report_file: Path | None, source: Model, candidate: Path | None, given: dict[str, Any]) -> None:
-    if report_file is None:
-        return
-    places = Places()
-    places.read(source.path, candidate, *source.store.files())
+def _checked_places(
+    report_file: Path | None, output: Path | None, reference: Path, read: Sequence[Path | None], given: dict[str, Any]
+) -> tuple[Path | None, str]:
+    """The repro folder; or None, and why the default place will not do: the answer matters more.
+
+    Raises OutputError when an output would destroy an input, and when the place that was asked for will not do.
+    """
+    from graphkit.verification.bisect.repro import check_place
+
+    places, folder, problem = Places(), None, ""
+    places.read(*read)
     places.samples(given["inputs"])
     places.plugins(given["plugins"])
-    places.write(report_file, "--report")
+    if not given["no_repro"]:
+        folder = output or reference.with_name(f"{reference.stem}.bisect")
+        places.folder(folder, "-o")
+        try:
+            check_place(folder)
+        except OutputError as error:
+            if output is not None:
+                raise
+            folder, problem = None, str(error)
+    if report_file is not None:
+        places.write(report_file, "--report")
+    return folder, problem
+
+
+def _written(
+    result: BisectResult | PassBisectResult,
+    write: Callable[[Request], Written],
+    folder: Path | None,
+    problem: str,
+    step: Step,
+    effort: Effort,
+    given: dict[str, Any],
+) -> Written:
+    """The folder; whatever goes wrong with it is a note, for the answer is known."""
+    from graphkit.verification.bisect.folder import Request, Written
+
+    if result.ok or (folder is None and not problem):
+        return Written(None)
+    if folder is None:
+        return Written(None, f"there is no folder, for {problem}; choose another place with -o")
+    tries = effort.with_tries(_TRIES)
+    try:
+        return write(Request(folder, given["anonymize"], tries, lambda text: step(f"reducing: {text}")))
+    except GraphkitError as error:
+        return Written(None, f"there is no folder, for {error}")
 
 
 def _tolerance(given: dict[str, Any], default: Any) -> Tolerance | None:
@@ -122,49 +169,45 @@ def _tolerance(given: dict[str, Any], default: Any) -> Tolerance | None:
     )
 
 
-def _request(folder: Path, given: dict[str, Any], step: Step) -> Request:
-    from graphkit.verification.bisect.folder import Request
-
-    return Request(folder, given["anonymize"], given["seconds"], progress=lambda text: step(f"reducing: {text}"))
-
-
 def _passes(
-    source: Model, candidate: Path | None, folder: Path | None, given: dict[str, Any], step: Step
-) -> tuple[PassBisectResult, Written]:
+    source: Model, candidate: Model | Path | None, effort: Effort, given: dict[str, Any], step: Step
+) -> tuple[PassBisectResult, Callable[[Request], Written]]:
     from graphkit.compare import Tolerance
     from graphkit.registry import Registry
-    from graphkit.verification.bisect.folder import Written, pass_repro
+    from graphkit.verification.bisect.folder import pass_repro
     from graphkit.verification.bisect.passes import Command as Check
     from graphkit.verification.bisect.passes import bisect_passes
-    from graphkit.verification.bisect.reduction import Budget
 
     registry = Registry(given["plugins"])
     tolerance = _tolerance(given, Tolerance)
     result = bisect_passes(
         source,
         given["passes"],
-        check=Check.parse(given["check"], timeout=given["timeout"]) if given["check"] else None,
+        check=Check.parse(given["check"], timeout=given["timeout"], effort=effort) if given["check"] else None,
         inputs=samples(given["inputs"]),
         seed=given["seed"],
         bind=_values.bindings(given["binds"], given["shapes"], lambda: source),
         tolerance=tolerance,
         plugins=given["plugins"],
         registry=registry,
-        budget=Budget(seconds=given["seconds"]),
+        effort=effort,
         progress=step,
     )
-    if folder is None:
-        return result, Written(None)
-    return result, pass_repro(result, _request(folder, given, step), registry=registry, tolerance=tolerance)
+    return result, lambda request: pass_repro(result, request, registry=registry, tolerance=tolerance)
 
 
 def _layers(
-    source: Model, candidate: Path | None, folder: Path | None, given: dict[str, Any], step: Step
-) -> tuple[BisectResult, Written]:
+    source: Model, candidate: Model | Path | None, effort: Effort, given: dict[str, Any], step: Step
+) -> tuple[BisectResult, Callable[[Request], Written]]:
     from graphkit.compare import Tolerance
-    from graphkit.verification.bisect.folder import Written, layer_repro
+    from graphkit.report.text import parse_size
+    from graphkit.verification.bisect.folder import layer_repro
     from graphkit.verification.bisect.locate_faults import bisect_layers
 
+    try:
+        memory = parse_size(given["memory"])
+    except UsageError as error:
+        raise UsageError(f"--memory: {error.message}", hint=error.hint) from error
     bind = _values.bindings(given["binds"], given["shapes"], lambda: source)
     inputs = samples(given["inputs"])
     model = source
@@ -184,14 +227,12 @@ def _layers(
         seed=given["seed"],
         bind=bind,
         tolerance=_tolerance(given, Tolerance),
-        memory=_bytes(given["memory"]),
+        memory=memory,
         timeout=given["timeout"],
-        seconds=given["seconds"],
+        seconds=effort.left,
         suggestions=not given["no_suggestions"],
         progress=step,
     )
-    if folder is None or result.ok:
-        return result, Written(None)
 
     def whole() -> tuple[Model, Evidence]:
         from graphkit.optimizer import bound_model
@@ -200,16 +241,7 @@ def _layers(
         bound = bound_model(model, bind)
         return bound, Evidence.gather(bound, inputs=inputs, seed=given["seed"])
 
-    return result, layer_repro(result, _request(folder, given, step), whole=whole)
-
-
-def _bytes(text: str) -> int:
-    from graphkit.quant.budget import parse_budget
-
-    found = parse_budget(text)
-    if found.of != "bytes":
-        raise UsageError(f"--memory takes a size, such as 1GB, not '{text}'")
-    return int(found.amount)
+    return result, lambda request: layer_repro(result, request, whole=whole)
 
 
 def _finish(

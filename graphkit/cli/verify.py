@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from graphkit.errors import UsageError
 from graphkit.report.console import Report
 
 if TYPE_CHECKING:
-    from graphkit.verification.bisect.types import LayersResult
+    from graphkit.model import Model
+    from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 EXAMPLES = (
     "graphkit verify minilm.onnx minilm.mnn",
@@ -50,7 +52,10 @@ _MEMORY = {"normal": 0, "high": 1, "low": 2}
     "--layers", is_flag=True, section="Layers", help="Also compare every value inside, each operator on right inputs."
 )
 @option(
-    "--sort", metavar="COLUMN", section="Layers", help="Order of the table: ratio, local, accumulated, bits, node, …"
+    "--sort",
+    metavar="COLUMN",
+    section="Layers",
+    help="Order of the table, and of --csv: ratio, local, accumulated, bits, node, …",
 )
 @option("--csv", "csv_file", type=_shared.PATH, metavar="F.csv", section="Layers", help="Write the whole table as CSV.")
 @_shared.report_option
@@ -70,42 +75,30 @@ def command(
     _check_layers(reference, given)
     with report.working(f"comparing {candidate} with {reference}"):
         from graphkit.compare import Tolerance
-        from graphkit.model import Model
         from graphkit.verification.outputs import verify
 
-        if report_file is not None:
-            places = Places()
-            places.read(reference, candidate)
-            places.samples(given["inputs"])
-            for path in (reference, candidate):
-                places.read(*(Model.load(path).store.files() if path.suffix.lower() != ".mnn" else ()))
-            places.write(report_file, "--report")
-        if given["csv_file"] is not None:
-            places = Places()
-            places.read(reference, candidate)
-            places.write(given["csv_file"], "--csv")
-        result = verify(
-            reference,
-            candidate,
-            inputs=samples(given["inputs"]),
-            seed=given["seed"],
-            bind=_values.bindings(given["binds"], given["shapes"], lambda: Model.load(reference)),
-            tolerance=_values.tolerance(Tolerance, given["rtol"], given["atol"], given["min_cosine"]),
-            memory=_MEMORY[memory],
-        )
+        pair = _opened(reference), _opened(candidate)
+        _check_places(pair, given["inputs"], {"--report": report_file, "--csv": given["csv_file"]})
+        shared = {
+            "inputs": samples(given["inputs"]),
+            "seed": given["seed"],
+            "bind": _values.bindings(given["binds"], given["shapes"], lambda: _model(pair[0])),
+        }
+        tolerance = _values.tolerance(Tolerance, given["rtol"], given["atol"], given["min_cosine"])
+        result = verify(*pair, tolerance=tolerance, memory=_MEMORY[memory], **shared)
     from graphkit.report.failure import complain
     from graphkit.report.verdict import failed_check, show_verdict
 
     code = 0 if result.ok else 1
     data = {"command": "verify", "exit_code": code, **result.to_dict()}
-    table = _layers(report, reference, candidate, memory, given)
+    table = _layers(report, pair, memory, given, shared)
     if table is not None:
         data["layers"] = table.to_dict()
     report.save(data, report_file)
     if table is not None:
         from graphkit.report.bisected import show_layers
 
-        show_layers(report, table, table.sorted_by(given["sort"]) if given["sort"] else table.rows)
+        show_layers(report, table, _sorted(table, given["sort"]))
     show_verdict(report, result)
     if code:
         complain(report, failed_check(result.proof))
@@ -131,25 +124,45 @@ def _check_layers(reference: Path, given: dict[str, Any]) -> None:
             raise UsageError(f"the table has no column '{given['sort']}'{near}", hint=f"columns: {', '.join(COLUMNS)}")
 
 
+def _opened(path: Path) -> Model | Path:
+    """An ONNX model, loaded once for all that follows; of an MNN file, its path."""
+    from graphkit.model import Model
+
+    return path if path.suffix.lower() == ".mnn" else Model.load(path)
+
+
+def _model(source: Model | Path) -> Model:
+    from graphkit.model import Model
+
+    return source if isinstance(source, Model) else Model.load(source)
+
+
+def _check_places(pair: tuple[Model | Path, ...], inputs: Path | None, outputs: dict[str, Path | None]) -> None:
+    """Raise OutputError when an output would overwrite what is read, or the other one."""
+    places = Places()
+    for source in pair:
+        places.read(*((source,) if isinstance(source, Path) else (source.path, *source.store.files())))
+    places.samples(inputs)
+    for flag, path in outputs.items():
+        if path is not None:
+            places.write(path, flag)
+
+
+def _sorted(table: LayersResult, column: str | None) -> Sequence[LayerRow]:
+    return table.sorted_by(column) if column else table.rows
+
+
 def _layers(
-    report: Report, reference: Path, candidate: Path, memory: str, given: dict[str, Any]
+    report: Report, pair: tuple[Model | Path, Model | Path], memory: str, given: dict[str, Any], shared: dict[str, Any]
 ) -> LayersResult | None:
     if not given["layers"]:
         return None
     from graphkit._write import write_bytes
-    from graphkit.model import Model
     from graphkit.verification.bisect.layers import layers
 
     with report.working("comparing layers"):
-        table = layers(
-            reference,
-            candidate,
-            inputs=samples(given["inputs"]),
-            seed=given["seed"],
-            bind=_values.bindings(given["binds"], given["shapes"], lambda: Model.load(reference)),
-            mnn_memory=_MEMORY[memory],
-        )
+        table = layers(*pair, mnn_memory=_MEMORY[memory], **shared)
     if given["csv_file"] is not None:
-        write_bytes(given["csv_file"], table.csv().encode())
+        write_bytes(given["csv_file"], table.csv(_sorted(table, given["sort"])).encode())
         report.written.append(given["csv_file"])
     return table

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from graphkit._measure import Stats
 from graphkit._scratch import scratch
 from graphkit.errors import UsageError
 from graphkit.mnn.fileinfo import read_file_info
@@ -48,8 +49,7 @@ class OpTrace:
     """One output of one MNN operator in one run.
 
     order: place in the run. tensor: the reference tensor it was compared with, None when there is none of its size.
-    error: largest error over the reference's largest value, where both are finite; nan_mismatch and inf_mismatch
-    count the other positions that differ, differing all that do. worst: the flat position of max_abs. forced: whether
+    stats: how far it is off; `differing` counts every element that differs, of floats too. forced: whether
     the reference was written in its place. accumulated: the error in a run in which nothing was; None when nothing was
     compared. nearest: the reference tensor that is nearest among those it may hold.
     """
@@ -60,13 +60,7 @@ class OpTrace:
     order: int
     shape: tuple[int, ...]
     tensor: str | None = None
-    error: float = 0.0
-    max_abs: float = 0.0
-    max_ref: float = 0.0
-    nan_mismatch: int = 0
-    inf_mismatch: int = 0
-    differing: int = 0
-    worst: int | None = None
+    stats: Stats = field(default_factory=Stats)
     forced: bool = False
     accumulated: float | None = None
     nearest: str | None = None
@@ -75,7 +69,12 @@ class OpTrace:
     @property
     def mismatched(self) -> bool:
         """True when NaN or infinity stand in other places."""
-        return self.nan_mismatch + self.inf_mismatch > 0
+        return self.stats.nan_mismatch + self.stats.inf_mismatch > 0
+
+    @property
+    def error(self) -> float:
+        """Largest error over the reference's largest value, where both are finite."""
+        return self.stats.max_error(1e-30)
 
 
 def trace(
@@ -143,16 +142,16 @@ def _traces(result: Mapping[str, Any], names: Sequence[str]) -> list[OpTrace]:
     ]
 
 
-_FIGURES = ("error", "max_abs", "max_ref", "nan_mismatch", "inf_mismatch", "differing", "worst", "forced")
+_FIGURES = ("max_abs", "max_ref", "nan_mismatch", "inf_mismatch", "differing", "worst")  # of the child's
 
 
 def _trace(entry: Mapping[str, Any], plain: Mapping[str, Any], order: int, names: Sequence[str]) -> OpTrace:
     number, nearest = entry.get("reference"), entry.get("nearest")
-    figures = {name: entry[name] for name in _FIGURES if name in entry}
+    stats = Stats(**{name: entry[name] for name in _FIGURES if name in entry})
     before = plain.get("errors", {}).get(str(number)) if number is not None else None
     return OpTrace(
         entry["op"], entry["type"], entry["slot"], order, tuple(entry["shape"]),
         tensor=None if number is None else names[number],
         nearest=None if nearest is None else names[nearest],
-        accumulated=before, note=entry.get("note", ""), **figures,
+        accumulated=before, note=entry.get("note", ""), stats=stats, forced=entry.get("forced", False),
     )  # fmt: skip

@@ -6,6 +6,11 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from graphkit.errors import UsageError
+
+_SIZE = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<prefix>[kmg]?)(?P<binary>i?)b\s*", re.ASCII | re.IGNORECASE)
+_SIZES = "examples: 500MB, 1GB, 1.5GiB"
+_LARGEST = 10**18  # bytes; no machine has more, and int64 holds it
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -24,6 +29,19 @@ def size(count: int) -> str:
         if value < 999.5 or unit == "GB":
             return f"{value:.3g} {unit}" if value < 10 else f"{value:.1f} {unit}"
     raise AssertionError
+
+
+def parse_size(text: str) -> int:
+    """Bytes from what people write: `500MB`, `1.5 GiB`. Raises UsageError for anything else, 0 included."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        unit = ": give a unit" if text.strip().replace(".", "", 1).isdecimal() else ""
+        raise UsageError(f"'{text}' is not a size{unit}", hint=_SIZES)
+    number, power = float(found["number"]), " KMG".index(found["prefix"].upper() or " ")
+    count: float = number * (1024 if found["binary"] else 1000) ** power
+    if not 1 <= count <= _LARGEST:
+        raise UsageError(f"a size goes from 1 byte to {size(_LARGEST)}, not '{text}'", hint=_SIZES)
+    return round(count)
 
 
 def seconds(value: float) -> str:

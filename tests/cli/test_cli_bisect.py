@@ -6,11 +6,14 @@ import csv
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import graphkit as gk
@@ -114,9 +117,126 @@ def test_the_table_of_layers(run: Run) -> None:
     assert lines[1].split()[-1] == "suspect"
     with Path("l.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
+    ratios = [float(row["ratio"]) for row in rows]
+    assert ratios == sorted(ratios, reverse=True)
     assert {row["node"] for row in rows if row["verdict"] == "suspect"} == {"m"}
     result = run("verify", "net.onnx", "net.mnn", "--layers", "--json")
     assert json.loads(result.stdout)["layers"]["suspects"] == []
+
+
+SCATTER = """g (float[3, 4, 2] x, float[2, 2] u) => (float[3, 4, 2] y) <int64[2, 2] i = {0, 1, 2, 3}> {
+    a = Abs(x) s = ScatterND(a, i, u) y = Neg(s) }"""
+
+
+def test_a_folder_with_an_input_in_it_is_not_replaced(run: Run) -> None:
+    parse(SCATTER).save("scatter.onnx")
+    assert run("bisect", "scatter.onnx", "--no-optimize", "-o", "fault", "-q").exit_code == 1
+    for place in ("fault", "./link/../fault"):
+        result = run("bisect", "fault/model.onnx", "--no-optimize", "-o", place)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "would overwrite an input, 'fault/model.onnx'" in result.stderr
+    result = run("bisect", "scatter.onnx", "--no-optimize", "-o", "fault", "--report", "fault/r.json")
+    assert result.exit_code == 2
+    assert "would lie in a folder that is replaced" in result.stderr
+    assert Path("fault/model.onnx").exists()
+
+
+def test_a_folder_with_something_of_the_users_in_it_is_not_replaced(run: Run) -> None:
+    parse(SCATTER).save("scatter.onnx")
+    args = ("bisect", "scatter.onnx", "--no-optimize", "--no-suggestions")
+    assert run(*args, "-q").exit_code == 1
+    assert run(*args, "-q").exit_code == 1  # nobody added anything
+    Path("scatter.bisect/notes.txt").write_text("mine")
+    result = run(*args, "-o", "scatter.bisect")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is a folder with other things in it: 'notes.txt'" in result.stderr
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("first mismatch: node 's' (ScatterND)")
+    assert "note: there is no folder, for scatter.bisect: is a folder with other things in it" in result.stdout
+    assert Path("scatter.bisect/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "args", [("scatter.onnx", "--no-optimize"), ("two.onnx", "--plugin", "plugin.py", "--passes", "break-add")]
+)
+def test_the_answer_is_there_when_the_folder_cannot_be_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    from graphkit.errors import OutputError
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OutputError("cannot be written: no space left on the disk", file=args[0])
+
+    monkeypatch.setattr("graphkit.verification.bisect.folder.write_repro", full)
+    parse(SCATTER).save("scatter.onnx")
+    result = run("bisect", *args)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("first ")
+    assert "note: there is no folder, for " in result.stdout
+    assert "no space left on the disk" in result.stdout
+
+
+def test_beside_a_model_that_nobody_may_write_to_there_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse(SCATTER).save("scatter.onnx")
+    nobody = SimpleNamespace(access=lambda *args: False, W_OK=2)
+    monkeypatch.setattr("graphkit.verification.bisect.repro.os", nobody)
+    args = ("bisect", "scatter.onnx", "--no-optimize", "--no-suggestions")
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("first mismatch: node 's' (ScatterND)")
+    assert "note: there is no folder, for scatter.bisect: cannot be written: its folder is read-only" in result.stdout
+    result = run(*args, "-o", "fault")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "fault: cannot be written: its folder is read-only" in result.stderr
+
+
+def test_seconds_bound_all_of_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphkit.verification.bisect import folder
+
+    def no(*args: Any, **options: Any) -> Any:
+        raise AssertionError("the time is up")
+
+    parse(SCATTER).save("scatter.onnx")
+    monkeypatch.setattr(folder.Effort, "spend", no)
+    result = run("bisect", "scatter.onnx", "--no-optimize", "--anonymize", "--seconds", "0.001", "--json")
+    assert result.exit_code == 1, result.stderr
+    data = json.loads(result.stdout)
+    assert data["answer"].startswith("first mismatch: node 's' (ScatterND)")
+    assert data["conversions"] == {"whole": 1, "small": 0}
+    assert "the budget for experiments is used up" in data["note"]
+    assert "the time was up" in data["repro_note"]
+
+
+def test_seconds_end_a_check_that_runs(run: Run) -> None:
+    Path("check.py").write_text(
+        "import onnx, sys, time\nops = [n.op_type for n in onnx.load(sys.argv[1]).graph.node]\n"
+        "time.sleep(60)\nsys.exit('Sub' in ops)\n"
+    )
+    args = ("bisect", "two.onnx", "--plugin", "plugin.py", "--passes", "break-add", "--no-repro")
+    start = time.monotonic()
+    result = run(*args, "--check", f"{sys.executable} check.py", "--seconds", "3")
+    assert time.monotonic() - start < 20
+    assert result.exit_code == 2
+    assert "the time was up before the search could begin" in result.stderr
+
+
+def test_a_check_that_a_signal_without_a_name_ends(run: Run) -> None:
+    args = ("bisect", "two.onnx", "--plugin", "plugin.py", "--passes", "break-add", "--no-repro")
+    result = run(*args, "--check", "sh -c 'kill -40 $$'")
+    assert result.exit_code == 2
+    assert "the check was ended by signal 40" in result.stderr
+
+
+def test_a_candidate_with_its_weights_outside(run: Run) -> None:
+    parse(TEXT).save("net.onnx")
+    other = parse(TEXT.replace("{1, 2, 3, 4, 5", "{1, 2, 3, 4, 9")).proto
+    onnx.save(other, "other.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    result = run("bisect", "net.onnx", "other.onnx", "-o", "fault", "--json")
+    assert result.exit_code == 1, result.stderr
+    data = json.loads(result.stdout)
+    assert [fault["node"] for fault in data["faults"]] == ["m"]
+    assert data["repro"]["reproduced"] is True
 
 
 @pytest.mark.usefixtures("net")
@@ -128,7 +248,9 @@ def test_the_table_of_layers(run: Run) -> None:
         (("bisect", "net.onnx", "net.mnn", "--passes", "cleanup"), "candidate"),
         (("bisect", "net.onnx", "--check", "true"), "--passes"),
         (("bisect", "net.onnx", "--passes", "clenup"), "cleanup"),
-        (("bisect", "net.onnx", "--memory", "60%"), "--memory"),
+        (("bisect", "net.onnx", "--memory", "60%"), "--memory: '60%' is not a size"),
+        (("bisect", "net.onnx", "--memory", "5"), "--memory: '5' is not a size: give a unit"),
+        (("bisect", "net.onnx", "--memory", "9" * 400 + "MB"), "--memory: a size goes from 1 byte to "),
         (("bisect", "net.onnx", "--inputs", "missing.npz"), "missing.npz"),
         (("verify", "net.onnx", "net.mnn", "--sort", "ratio"), "--layers"),
         (("verify", "net.onnx", "net.mnn", "--layers", "--sort", "rato"), "ratio"),

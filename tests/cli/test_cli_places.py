@@ -89,6 +89,24 @@ def test_reports_of_other_commands(run: Any, inputs: Path, args: list[str], plac
 
 
 @pytest.mark.parametrize(
+    ("args", "place", "what"),
+    [
+        (["big.onnx", "big.onnx"], "big.onnx.data", "an input"),
+        (["two.onnx", "sub.onnx"], "sub.onnx", "an input"),
+        (["two.onnx", "sub.onnx", "--inputs", "samples"], "samples/0.npz", "an input"),
+        (["two.onnx", "sub.onnx", "--report", "out"], "out", "the other output"),
+    ],
+)
+def test_the_table_of_layers_overwrites_nothing(run: Any, inputs: Path, args: list[str], place: str, what: str) -> None:
+    before = contents()
+    result = run("verify", *args, "--layers", "--csv", place)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{place}: would overwrite {what}" in result.stderr
+    assert "help: choose another place with --csv" in result.stderr
+    assert contents() == before
+
+
+@pytest.mark.parametrize(
     ("args", "place"),
     [
         (["optimize", "two.onnx", "-o", "x.onnx"], "x.onnx"),

@@ -110,7 +110,7 @@ def test_integers_and_booleans_are_compared(tmp_path: Path) -> None:
     feeds = {"i": np.array([3, -4, 5], np.int32), "x": np.array([0.1, 0.9, 0.5], np.float32)}
     plan = [Target(name, 0, (name,)) for name in ("j", "k", "b", "c", "z")]
     found = traced(model, path, feeds, plan)
-    assert found["j"].differing == found["k"].differing == found["b"].differing == 0
+    assert found["j"].stats.differing == found["k"].stats.differing == found["b"].stats.differing == 0
     assert found["z"].error == 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from graphkit.errors import UsageError
 from graphkit.report import text
 from graphkit.report.console import json_text, plain
 from graphkit.report.spinner import Spinner
@@ -80,3 +81,19 @@ def test_the_spinner_starts_late_and_follows() -> None:
     with Spinner(Console(file=quick, force_terminal=True), "never", delay=30):
         pass
     assert quick.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [("1GB", 10**9), ("500 mb", 5 * 10**8), ("1.5GiB", 3 << 29), ("8.19 kB", 8190), ("77B", 77), (".5KiB", 512)],
+)
+def test_sizes_are_read_as_they_are_written(written: str, count: int) -> None:
+    assert text.parse_size(written) == count
+
+
+@pytest.mark.parametrize("written", ["", "5", "MB", "60%", "1e3MB", "0B", "0.1B", "9" * 400 + "GB", "²MB", "-1MB"])
+def test_what_is_no_size(written: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        text.parse_size(written)
+    assert "size" in caught.value.message
+    assert caught.value.hint == "examples: 500MB, 1GB, 1.5GiB"

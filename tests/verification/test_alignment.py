@@ -105,7 +105,7 @@ def test_every_output_of_an_operator_is_aligned() -> None:
 
 def test_a_region_ends_at_what_is_known() -> None:
     found = region(graph_of(CONV), "n", {"c"})
-    assert found.anchors == ("c", "s")
+    assert found.inputs == ("c", "s")
     assert [node.op for node in found.nodes] == ["BatchNormalization", "Relu", "Neg"]
 
 
@@ -113,7 +113,7 @@ def test_a_region_puts_nodes_behind_what_they_read() -> None:
     graph = graph_of("g (float[2] x) => (float[2] y) { a = Neg(x) b = Abs(a) c = Exp(b) d = Add(a, c) y = Add(d, b) }")
     found = region(graph, "y", ())
     place = {name: number for number, node in enumerate(found.nodes) for name in node.outputs}
-    assert found.anchors == ("x",)
+    assert found.inputs == ("x",)
     assert all(place[name] < place[node.outputs[0]] for node in found.nodes for name in node.inputs if name in place)
 
 

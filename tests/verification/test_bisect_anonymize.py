@@ -16,8 +16,10 @@ from graphkit.graph import Graph
 from graphkit.model import Model, tensors
 from graphkit.runtime import Session
 from graphkit.testing import parse
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._fresh import drawn, fresh_feeds, is_data
 from graphkit.verification.bisect.anonymize import Anonymized, anonymize, renamed
+from graphkit.verification.bisect.search import Exhausted
 
 SECRET = """
     <ir_version: 8, opset_import: ["": 18, "secret.pkg": 1]>
@@ -192,3 +194,43 @@ def test_an_empty_result_says_nothing_of_what_is_kept() -> None:
     model = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     result = Anonymized(model, {}, True)
     assert result.note == "weights and inputs are random and names are replaced"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1, 2, 3, 2**63 - 1], np.int64),
+        np.array([-(2**63), 2**63 - 1], np.int64),
+        np.array([2**63 + 1, 2**64 - 1], np.uint64),
+        np.array([2**53 + 1, 2**53 + 1], np.int64),
+        np.array([1e308, -1e308, 1.7e308]),
+        np.array([np.inf, np.nan]),
+        np.zeros((0, 2), np.int64),
+    ],
+)
+def test_the_largest_numbers_can_be_drawn(array: np.ndarray) -> None:
+    made = drawn(array, np.random.default_rng(0))
+    assert (made.dtype, made.shape) == (array.dtype, array.shape)
+    if array.size and np.isfinite(array).all():
+        assert array.min() <= made.min() <= made.max() <= array.max()
+
+
+def test_when_the_time_is_up_nothing_is_asked_and_nothing_is_the_users() -> None:
+    def never(model: Model, feeds: Feeds) -> bool:
+        raise AssertionError("the time is up")
+
+    made = anonymize(secret(), FEEDS, never, effort=Effort(1e-9))
+    assert made.shows is None
+    assert "the time was up before it was tried" in made.note
+    assert b"secret_" not in made.model.proto.SerializeToString()
+    tried = Effort(60.0, probes=1)
+    tried.spend()  # by the reduction; the time is not up
+    assert anonymize(secret(), FEEDS, lambda model, feeds: True, effort=tried).shows is True
+    asked: list[int] = []
+
+    def ended(model: Model, feeds: Feeds) -> bool:
+        asked.append(1)
+        raise Exhausted
+
+    assert anonymize(secret(), FEEDS, ended).shows is None
+    assert len(asked) == 1

@@ -10,13 +10,16 @@ import pytest
 from graphkit import shapes
 from graphkit.compare import Tolerance
 from graphkit.graph import Graph
+from graphkit.mnn.convert import ConverterError
 from graphkit.mnn.options import ConverterOptions
 from graphkit.testing import parse
-from graphkit.verification.bisect import _second, regions
-from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Truth
+from graphkit.verification.bisect import _lab, _second, regions
+from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.locate_faults import bisect_layers
+from graphkit.verification.bisect.search import Exhausted
 
 SCATTER = """
     g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, 1, 2, 3}> {
@@ -152,13 +155,13 @@ def test_a_reference_that_is_wrong_is_outvoted() -> None:
 
 
 def test_the_examiner_asks_for_the_second_opinion(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth_of = Truth.values
+    truth_of = Truth.of
 
     def lying(self: Truth, names: object) -> object:
         values = dict(truth_of(self, names))  # type: ignore[arg-type]
         return {name: value * np.float32(1.5) if name == "y" else value for name, value in values.items()}
 
-    monkeypatch.setattr(Truth, "values", lying)
+    monkeypatch.setattr(Truth, "of", lying)
     found = _found("g (float[3] x) => (float[3] y) { a = Abs(x) [root] y = Sqrt(a) }")
     assert (found.kind, found.node) == ("reference", "root")
 
@@ -199,3 +202,47 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
     assert lab.memory == 0
     assert replace(lab, conversions=0).exhausted
+
+
+def test_a_piece_that_there_was_no_time_for_is_not_blamed_on_mnn() -> None:
+    result = bisect_layers(parse(SCATTER), seconds=1e-9)
+    assert [(fault.node, fault.kind) for fault in result.faults] == [("scatter", "unexplained")]
+    assert "the budget ended before it was known why" in result.faults[0].found.reason
+    assert result.answer.endswith("→ not taken apart")
+    assert (result.whole_conversions, result.small_conversions) == (1, 0)
+    lab = Lab(seconds=1e-9)
+    with pytest.raises(Exhausted):
+        lab.attempt(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"), {"x": np.ones(2, np.float32)})
+    assert lab.cut
+
+
+def test_a_model_that_fails_is_told_of_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*args: object, **options: object) -> None:
+        raise ConverterError("MNN's converter crashed", signal="SIGSEGV")
+
+    monkeypatch.setattr(_lab, "run_converter", crash)
+    result = bisect_layers(parse(SCATTER), seconds=1e-9)
+    assert (result.ok, result.faults) == (False, ())
+    assert result.answer.startswith("no layer was named: ")
+    assert "budget" in result.note
+
+
+def test_nodes_made_alike_are_looked_for_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphkit.verification.bisect import _failing
+
+    text = " ".join(f"k{i} = Neg(c) v{i + 1} = Mul(v{i}, k{i})" for i in range(40))
+    graph = Graph.of(parse(f"g (float[4] v0) => (float[4] v40) <float[4] c = {{1.0, 1.0, 1.0, 1.0}}> {{ {text} }}"))
+    node = graph.producer("v1")
+    assert node is not None
+    asked: list[Graph] = []
+    fixed = regions.constant_nodes
+
+    def counted(graph: Graph) -> object:
+        asked.append(graph)
+        return fixed(graph)
+
+    monkeypatch.setattr(regions, "constant_nodes", counted)
+    whole = regions.between(graph, list(graph.outputs))
+    fault = Conclusion(node.label, "Mul", "", "crash", (), "fails")
+    assert len(_failing._alike(graph, regions.of_nodes(graph, [node]), fault, whole)) == 39
+    assert len(asked) == 1

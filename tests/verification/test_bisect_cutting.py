@@ -13,7 +13,7 @@ from graphkit.model import Model
 from graphkit.runtime import Session
 from graphkit.testing import graph_of, parse
 from graphkit.verification.bisect import _inside, regions
-from graphkit.verification.bisect._lab import Truth
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.cutting import body_region, cut, doubled, doubled_feeds, feeds_of
 
 CHAIN = """
@@ -55,7 +55,7 @@ def _run(model: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_a_cut_computes_what_the_whole_does(anchors: tuple[str, ...]) -> None:
     model, graph = _typed(CHAIN)
     region = regions.between(graph, ["d"], anchors)
-    values = Truth(model, {"x": X}).values([*region.inputs, "d"])
+    values = Truth(model, {"x": X}).of([*region.inputs, "d"])
     made = _run(cut(region, values), feeds_of(region, values))
     np.testing.assert_array_equal(made["d"], values["d"])
 
@@ -63,7 +63,7 @@ def test_a_cut_computes_what_the_whole_does(anchors: tuple[str, ...]) -> None:
 def test_sizes_stay_dynamic_and_exposed_values_come_first() -> None:
     model, graph = _typed(CHAIN)
     region = regions.between(graph, ["d"], ["a"])
-    values = Truth(model, {"x": X}).values(["a", "b", "c", "d"])
+    values = Truth(model, {"x": X}).of(["a", "b", "c", "d"])
     made = cut(region, values, expose=("b", "c"))
     assert [output.name for output in made.proto.graph.output] == ["b", "c", "d"]
     assert [dim.dim_param for dim in made.proto.graph.input[0].type.tensor_type.shape.dim] == ["N", "S", ""]
@@ -72,7 +72,7 @@ def test_sizes_stay_dynamic_and_exposed_values_come_first() -> None:
 def test_types_that_inference_lacks_are_read_from_the_reference() -> None:
     model = parse(CHAIN)
     region = regions.between(Graph.of(model), ["d"], ["a"])
-    values = Truth(model, {"x": X}).values(["a", "d"])
+    values = Truth(model, {"x": X}).of(["a", "d"])
     input_ = cut(region, values).proto.graph.input[0]
     assert input_.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert len(input_.type.tensor_type.shape.dim) == 3
@@ -83,7 +83,7 @@ def test_what_is_folded_is_a_constant() -> None:
         "g (float[N,2] x) => (float[N,2] y) <int64[1] s = {2}> { c = ConstantOfShape(s) y = Add(x, c) }"
     )
     region = regions.between(graph, ["y"], ["c"])
-    values = Truth(model, {"x": X[0, :, :2]}).values(["x", "c", "y"])
+    values = Truth(model, {"x": X[0, :, :2]}).of(["x", "c", "y"])
     made = cut(region, values, fold={"c"})
     feeds = feeds_of(region, values, fold={"c"})
     assert list(feeds) == ["x"]
@@ -124,7 +124,7 @@ def test_the_body_of_an_if_takes_what_it_captures() -> None:
         assert body is not None
         region = body_region(body)
         made = _run(cut(region, values), feeds_of(region, values))
-        np.testing.assert_array_equal(made[body.outputs[0]], truth.values(["y"])["y"])
+        np.testing.assert_array_equal(made[body.outputs[0]], truth.of(["y"])["y"])
 
 
 def test_the_body_of_a_loop_is_its_first_round() -> None:
@@ -132,7 +132,7 @@ def test_the_body_of_a_loop_is_its_first_round() -> None:
     feeds = {"x": np.float32([0.1, 0.2]), "z": np.float32([1, 2])}
     _, body, values = _inside.entered(graph, graph.by_op("Loop")[0], Truth(model, feeds))
     assert body is not None
-    made = _inside.body_truth(body, values).values(["w"])
+    made = _inside.body_truth(body, values).of(["w"])
     np.testing.assert_allclose(made["w"], np.tanh(feeds["x"] + feeds["z"]), rtol=1e-6)
 
 
@@ -141,7 +141,7 @@ def test_the_body_of_a_scan_reads_the_first_slices() -> None:
     feeds = {"x": np.float32([1, 2]), "s": np.arange(6, dtype=np.float32).reshape(3, 2)}
     _, body, values = _inside.entered(graph, graph.by_op("Scan")[0], Truth(model, feeds))
     assert body is not None
-    np.testing.assert_array_equal(_inside.body_truth(body, values).values(["o"])["o"], [-1, -3])
+    np.testing.assert_array_equal(_inside.body_truth(body, values).of(["o"])["o"], [-1, -3])
 
 
 def test_a_node_without_a_body_is_not_entered() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +110,43 @@ def test_two_onnx_models() -> None:
     result = bisect_layers(model, graph.to_model())
     assert [(fault.node, fault.kind) for fault in result.faults] == [(reader.label, "model")]
     assert result.whole_conversions == 0
+
+
+def test_two_onnx_models_with_a_sequence_in_them() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4,4] x) => (float[4,4] y)
+        <float[4] w = {1.0, 1.0, 1.0, 1.0}> {
+        [scale] a = Mul(x, w) s = SplitToSequence<axis = 0>(a) b = ConcatFromSequence<axis = 0>(s) y = Neg(b) }"""
+    result = bisect_layers(parse(text), parse(text.replace("{1.0, 1.0", "{2.0, 1.0")))
+    assert [(fault.node, fault.kind) for fault in result.faults] == [("scale", "model")]
+    assert bisect_layers(parse(text), parse(text)).ok
+
+
+def test_another_way_to_compute_the_same_is_no_fault() -> None:
+    one = "g (float[64] x) => (float[64] y) <float k = {3.0}> { a = Sin(x) b = Mul(a, k) y = Neg(b) }"
+    other = parse(one.replace("{3.0}", "{3.0001}"))  # off by 3e-5
+    assert bisect_layers(parse(one), other).ok
+    assert not bisect_layers(parse(one), parse(one.replace("{3.0}", "{3.001}"))).ok
+
+
+def test_two_onnx_models_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphkit.verification.bisect import _onnx_candidate
+
+    most = [0]
+    alive: list[weakref.ref[np.ndarray]] = []
+    compute = _onnx_candidate.compute
+
+    def counted(*args: Any) -> dict[str, np.ndarray]:
+        most[0] = max(most[0], sum(ref() is not None for ref in alive))
+        made = {name: np.array(array) for name, array in compute(*args).items()}
+        alive.extend(weakref.ref(array) for array in made.values())
+        return made
+
+    monkeypatch.setattr(_onnx_candidate, "compute", counted)
+    chain = " ".join(f"v{i + 1} = Neg(v{i})" for i in range(12))
+    model = parse(f"g (float[1000] v0) => (float[1000] v12) {{ {chain} }}")
+    assert bisect_layers(model, model, memory=8000).ok
+    assert len(alive) >= 12
+    assert most[0] <= 1
 
 
 def test_two_onnx_models_without_a_common_value() -> None:

@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.registry import PassInfo, Registry
 from graphkit.rewrite import Change, PassResult
 from graphkit.testing import graph_of, parse
-from graphkit.verification.bisect._budget import Budget
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect.passes import (
     Command,
     Judgement,
@@ -284,7 +284,7 @@ def test_random_outputs_need_a_check() -> None:
 
 def test_a_budget_that_ends_leaves_what_is_known(plugin: str) -> None:
     result = bisect_passes(
-        chain("a" * 20 + "b" + "a" * 20), "turn", inputs=[FEEDS], plugins=[plugin], budget=Budget(probes=2)
+        chain("a" * 20 + "b" + "a" * 20), "turn", inputs=[FEEDS], plugins=[plugin], effort=Effort(probes=2)
     )
     assert not result.complete
     numbers = [trial.number for trial in result.found]
@@ -472,3 +472,25 @@ class Multiply:
     reduced = reduce_model(result.before, result.feeds, breaks(text, plugins=result.plugins))
     assert reduced.labels == (found.node,)
     assert reduced.nbytes < 1000
+
+
+def test_a_search_without_time_names_what_it_may_be_and_runs_nothing_for_it(
+    plugin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphkit.verification.bisect import _stops
+
+    runs: list[int | None] = []
+    run = _stops.Stops.run
+    effort = Effort()
+
+    def counted(self: _stops.Stops, number: int | None = None) -> object:
+        runs.append(number)
+        if number == 0:
+            effort.seconds = 1e-9
+        return run(self, number)
+
+    monkeypatch.setattr(_stops.Stops, "run", counted)
+    result = bisect_passes(chain("a" * 20 + "b" + "a" * 20), "turn", inputs=[FEEDS], plugins=[plugin], effort=effort)
+    assert not result.complete
+    assert [trial.number for trial in result.found] == list(range(1, 42))
+    assert len(runs) <= 3

@@ -22,7 +22,8 @@ from graphkit.model import Model
 from graphkit.optimizer import optimize
 from graphkit.testing import parse
 from graphkit.verification.bisect import regions
-from graphkit.verification.bisect._lab import Lab, Truth
+from graphkit.verification.bisect._lab import Lab
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.answer import BisectResult
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.locate_faults import bisect_layers

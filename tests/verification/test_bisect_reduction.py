@@ -16,8 +16,11 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.runtime import Session
 from graphkit.testing import parse
+from graphkit.verification.bisect import mnn_faults
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect.mnn_faults import Observation, describe, observe, same_fault
-from graphkit.verification.bisect.reduction import Budget, Reduced, reduce_model
+from graphkit.verification.bisect.reduction import Reduced, reduce_model
+from graphkit.verification.bisect.search import Exhausted
 
 ROWS = {"x": np.linspace(0.1, 2, 24, dtype=np.float32).reshape(6, 4)}
 
@@ -222,7 +225,7 @@ def test_texts_of_the_exporter_go() -> None:
 
 def test_a_budget_keeps_what_was_found() -> None:
     predicate = confuses("Sin", "Cos")
-    reduced = reduce_model(long_chain(40, 17), ROWS, predicate, budget=Budget(probes=4))
+    reduced = reduce_model(long_chain(40, 17), ROWS, predicate, effort=Effort(probes=4))
     assert not reduced.complete
     assert 1 < reduced.nodes < 81
     assert shown(reduced, predicate)
@@ -257,7 +260,7 @@ def test_whatever_the_model_what_is_left_shows_it(proto: onnx.ModelProto, flag: 
     predicate = confuses("Mul", "Div")
     if predicate(model, feeds) is not True:
         return
-    reduced = reduce_model(model, feeds, predicate, budget=Budget(probes=150))
+    reduced = reduce_model(model, feeds, predicate, effort=Effort(probes=150))
     with Session(reduced.model) as session:
         session.run(reduced.feeds)
     assert predicate(reduced.model, reduced.feeds) is True
@@ -272,7 +275,7 @@ def test_a_wrong_node_in_mnn() -> None:
     found = observe(model, feeds)
     assert found.kind == "wrong"
     assert found.error is not None
-    reduced = reduce_model(model, feeds, same_fault(found), budget=Budget(probes=60))
+    reduced = reduce_model(model, feeds, same_fault(found), effort=Effort(probes=60))
     assert reduced.labels == ("scatter",)
     again = observe(reduced.model, reduced.feeds)
     assert again.kind == "wrong"
@@ -283,7 +286,7 @@ def test_a_refused_node_in_mnn() -> None:
     model = parse(REFUSED)
     found = observe(model, ROWS)
     assert (found.kind, found.detail) == ("refused", "IsNaN")
-    reduced = reduce_model(model, ROWS, same_fault(found), budget=Budget(probes=40))
+    reduced = reduce_model(model, ROWS, same_fault(found), effort=Effort(probes=40))
     assert reduced.labels == ("nan",)
 
 
@@ -296,7 +299,7 @@ def test_a_crash_in_mnn() -> None:
     feeds = {"x": np.ones((1, 3, 8, 8), np.float32)}
     found = observe(model, feeds)
     assert (found.kind, found.detail) == ("crashed", "SIGFPE")
-    reduced = reduce_model(model, feeds, same_fault(found), budget=Budget(probes=40))
+    reduced = reduce_model(model, feeds, same_fault(found), effort=Effort(probes=40))
     assert "pool" in reduced.labels
     assert reduced.nodes <= 2
     assert observe(reduced.model, reduced.feeds).detail == "SIGFPE"
@@ -371,3 +374,23 @@ def test_candidates_that_do_not_run_are_told() -> None:
     assert reduced.labels == ("parts", "joined")
     assert reduced.unfit > 0
     assert "candidates did not run; the last:" in reduced.note
+
+
+def test_without_time_the_model_stays_as_it_is() -> None:
+    def never(model: Model, feeds: Feeds) -> bool:
+        raise AssertionError("the time is up")
+
+    model = long_chain(3, 1)
+    reduced = reduce_model(model, ROWS, never, effort=Effort(1e-9))
+    assert (reduced.model, reduced.complete, reduced.steps) == (model, False, ())
+
+
+def test_a_run_that_the_time_ended_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = scatter()
+    first = Observation("hung")
+    monkeypatch.setattr(mnn_faults, "observe", lambda *args, **options: first)
+    assert same_fault(first, timeout=1.0)(model, feeds) is True
+    with pytest.raises(Exhausted):
+        same_fault(first, effort=Effort(60.0))(model, feeds)
+    with pytest.raises(Exhausted):
+        same_fault(first, effort=Effort(1e-9))(model, feeds)

@@ -18,7 +18,7 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.inputs import load_inputs
 from graphkit.model import Model
 from graphkit.testing import parse, run
-from graphkit.verification.bisect._budget import Budget
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._story import Story
 from graphkit.verification.bisect.anonymize import Anonymized, anonymize
 from graphkit.verification.bisect.mnn_faults import observe, same_fault
@@ -87,7 +87,7 @@ def reduced_sin() -> Reduced:
 def test_a_wrong_value_of_mnn_reproduces_from_its_readme(tmp_path: Path) -> None:
     model, feeds = scatter()
     predicate = same_fault(observe(model, feeds))
-    reduced = reduce_model(model, feeds, predicate, budget=Budget(probes=60))
+    reduced = reduce_model(model, feeds, predicate, effort=Effort(probes=60))
     found = observe(reduced.model, reduced.feeds)
     repro = write_repro(tmp_path / "repro", reduced, None, mnn_story(found, reduced.model))
     assert (repro.reproduced, repro.nodes) == (True, 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.errors import UsageError
-from graphkit.verification.bisect._budget import Budget
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect.search import Answer, Exhausted, FirstBad, first_bad, minimize, smallest
 
 ANSWERS = st.lists(st.sampled_from([True, False, None]), max_size=40)
@@ -69,7 +69,7 @@ def test_ends_in_the_wrong_order(ends: tuple[int, int]) -> None:
 
 
 def test_a_search_that_is_ended_says_what_it_knows() -> None:
-    budget = Budget(probes=2)
+    budget = Effort(probes=2)
 
     def predicate(number: int) -> bool:
         budget.spend()
@@ -165,7 +165,7 @@ def test_what_is_not_bad_cannot_be_reduced() -> None:
 
 
 def test_a_reduction_that_is_ended_keeps_what_it_has() -> None:
-    budget = Budget(probes=4)
+    budget = Effort(probes=4)
 
     def predicate(chosen: tuple[int, ...]) -> bool:
         budget.spend()
@@ -177,7 +177,7 @@ def test_a_reduction_that_is_ended_keeps_what_it_has() -> None:
 
 
 def test_a_budget_of_seconds_ends_too() -> None:
-    budget = Budget(seconds=1e-9)
+    budget = Effort(seconds=1e-9)
     with pytest.raises(Exhausted):
         budget.spend()
     assert budget.spent == 0
@@ -186,4 +186,4 @@ def test_a_budget_of_seconds_ends_too() -> None:
 @pytest.mark.parametrize("wrong", [{"seconds": 0}, {"probes": 0}, {"seconds": float("nan")}])
 def test_a_budget_is_positive(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="a budget is positive"):
-        Budget(**wrong)  # type: ignore[arg-type]
+        Effort(**wrong)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,17 @@ import pytest
 from planted import Plant, changed, converted, frozen, op_named, planted, scaled, swapped, unary, wrong_scale
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph import Graph
 from graphkit.mnn import tracing
 from graphkit.mnn.document import Document
+from graphkit.mnn.fileinfo import FileOp
 from graphkit.mnn.worker import RunError
 from graphkit.model import Model
 from graphkit.testing import parse
+from graphkit.verification.bisect._rows import Rows
+from graphkit.verification.bisect.alignment import Alignment, by_tensor
 from graphkit.verification.bisect.layers import compare_layers, layers
+from graphkit.verification.bisect.references import gather
 from graphkit.verification.bisect.types import COLUMNS, LayersResult
 
 RNG = np.random.default_rng(0)
@@ -329,3 +334,28 @@ def test_rows_are_sorted_by_any_column(cnn: tuple[Model, Path], tmp_path: Path) 
     assert [row.tensor for row in result.sorted_by("tensor", descending=False)] == sorted(r.tensor for r in result.rows)
     with pytest.raises(KeyError):
         result.sorted_by("colour")
+
+
+class Asked(Set[str]):
+    """Names that can only be asked about."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all of them, for one row")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def test_a_row_does_not_go_over_all_that_is_known() -> None:
+    model = parse("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }")
+    item = Alignment(FileOp("UnaryOp", "y", ("a",), ("y",)), 0, "y", ("y",), True)
+    with gather(model, {"x": np.ones(4, np.float32)}) as references:
+        rows = Rows(Graph.of(model), by_tensor([item]), references, {})
+        row = rows.row(tracing.OpTrace("y", "UnaryOp", 0, 0, (4,), "y"), Asked({"x", "a", "y"}), True)
+    assert row.anchors == ("a",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -91,3 +94,25 @@ def test_a_model_that_does_not_run_is_an_error() -> None:
     with pytest.raises(GraphkitError, match="cannot run"):
         gather(model, feeds, ["y"])
     assert compute(model, feeds, []) == {}
+
+
+BOUNDED = """
+import resource
+import numpy as np
+from graphkit.testing import parse
+from graphkit.verification.bisect.references import gather
+
+chain = " ".join(f"v{i + 1} = Neg(v{i})" for i in range(100))
+model = parse(f"g (float[1000000] v0) => (float[1000000] v100) {{ {chain} }}")
+with gather(parse("g (float[4] x) => (float[4] y) { y = Neg(x) }"), {"x": np.ones(4, np.float32)}):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with gather(model, {"v0": np.ones(1000000, np.float32)}, memory=20_000_000) as found:
+    assert len(found) == 101
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_finding_out_the_sizes_does_not_hold_all_values() -> None:
+    pytest.importorskip("resource")
+    ended = subprocess.run([sys.executable, "-c", BOUNDED], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 200  # MB, of 400 that all values take

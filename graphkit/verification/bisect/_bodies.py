@@ -10,14 +10,14 @@ from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.runtime import Session
-from graphkit.verification.bisect._cuts import Case, Cuts
+from graphkit.verification.bisect._cuts import Cuts, Piece
 from graphkit.verification.bisect._values import Array
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 
 _ITERATIONS = 3  # of a Loop that are looked at
 
 
-def bodies(cuts: Cuts) -> Iterator[Case]:
+def bodies(cuts: Cuts) -> Iterator[Piece]:
     """The branch that each If took, and the first iterations of each Loop, outer nodes in order.
 
     What cannot be computed is left out; other nodes with graphs inside them (Scan) are too.
@@ -32,14 +32,14 @@ def bodies(cuts: Cuts) -> Iterator[Case]:
             continue
 
 
-def _branch(cuts: Cuts, node: Node) -> Iterator[Case]:
+def _branch(cuts: Cuts, node: Node) -> Iterator[Piece]:
     taken = bool(np.asarray(cuts.values[node.inputs[0]]).reshape(-1)[0])
     body = node.subgraphs["then_branch" if taken else "else_branch"]
     if len(body):
         yield _case(cuts, body, {})
 
 
-def _iterations(cuts: Cuts, node: Node) -> Iterator[Case]:
+def _iterations(cuts: Cuts, node: Node) -> Iterator[Piece]:
     body = node.subgraphs["body"]
     states = [cuts.values[name] for name in node.inputs[2:]]
     limit = int(np.asarray(cuts.values[node.inputs[0]]).reshape(-1)[0]) if node.input(0) else _ITERATIONS
@@ -62,7 +62,7 @@ def _passed(cuts: Cuts, body: Graph, name: str, given: dict[str, Array]) -> Arra
     return given[name] if name in given else np.asarray(constant) if constant is not None else cuts.values[name]
 
 
-def _case(cuts: Cuts, body: Graph, given: dict[str, Array]) -> Case:
+def _case(cuts: Cuts, body: Graph, given: dict[str, Array]) -> Piece:
     region = body_region(body)
     outer = [name for name in region.inputs if name not in given]
     cuts.values.fetch(outer)

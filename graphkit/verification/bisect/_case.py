@@ -14,8 +14,9 @@ from graphkit.graph import Graph
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
 from graphkit.proof import Evidence, Proof
-from graphkit.verification.bisect._lab import Lab, Truth
-from graphkit.verification.bisect.layers import compare_layers
+from graphkit.verification.bisect._lab import Lab
+from graphkit.verification.bisect._values import Truth
+from graphkit.verification.bisect.layers import compare_layers, compare_onnx
 from graphkit.verification.bisect.types import LayersResult
 
 Progress = Callable[[str], None]
@@ -51,11 +52,15 @@ class Case:
                     found[dim] = size
         return found
 
-    def convert(self, model: Model, made: Path, options: ConverterOptions | None = None) -> MnnError | None:
-        """Convert a whole model."""
+    def convert(
+        self, model: Model, made: Path, options: ConverterOptions | None = None, *, required: bool = False
+    ) -> MnnError | None:
+        """Convert a whole model; see `Lab.convert`."""
+        if not required:
+            self.lab.check()
         self.whole += 1
         with self.timed("convert"):
-            return self.lab.convert(model, made, options)
+            return self.lab.convert(model, made, options, required=required)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
@@ -66,15 +71,33 @@ class Case:
         finally:
             self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
-    def table(self, candidate: Path, samples: Sequence[int]) -> LayersResult:
-        """The table of layers of a file on these samples, whose numbers its rows have. Raises as `compare_layers`."""
+    def table(self, candidate: Path, samples: Sequence[int], *, required: bool = False) -> LayersResult:
+        """The table of layers of a file on these samples, whose numbers its rows have. Raises as `compare_layers`.
+
+        required: there is no answer without it; else it raises Exhausted when the time is up.
+        """
+        if not required:
+            self.lab.check_time()
+        limit = self.lab.timeout if required else self.lab.limit
         feeds = [self.evidence.samples[number].feeds for number in samples]
         with self.timed("layers"):
-            made = compare_layers(self.model, candidate, feeds, memory=self.memory, timeout=self.lab.timeout)
-        return replace(made, rows=tuple(replace(row, sample=samples[row.sample]) for row in made.rows))
+            made = compare_layers(self.model, candidate, feeds, memory=self.memory, timeout=limit)
+        if not required:
+            self.lab.check_time()  # a run that we ended says nothing
+        return _numbered(made, samples)
+
+    def onnx_table(self, candidate: Model, samples: Sequence[int]) -> LayersResult:
+        """The table of layers of another ONNX model, likewise. Raises as `compare_onnx`."""
+        feeds = [self.evidence.samples[number].feeds for number in samples]
+        with self.timed("layers"):
+            return _numbered(compare_onnx(self.model, candidate, feeds, memory=self.memory), samples)
 
     def telling(self, proof: Proof) -> list[int]:
         """The samples that layers are compared on: all but probes, and the first probe if only probes show a fault."""
         usual = [number for number, sample in enumerate(self.evidence.samples) if not sample.probe]
         bad = [number for number, check in enumerate(proof.checks) if not check.comparison.ok]
         return usual if not bad or set(bad) & set(usual) else [*usual, bad[0]]
+
+
+def _numbered(table: LayersResult, samples: Sequence[int]) -> LayersResult:
+    return replace(table, rows=tuple(replace(row, sample=samples[row.sample]) for row in table.rows))

@@ -7,13 +7,14 @@ import os
 import shlex
 import signal
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphkit._scratch import scratch
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.verification.bisect.search import Answer
+from graphkit.verification.bisect._effort import Effort
+from graphkit.verification.bisect.search import Answer, Exhausted
 
 PLACE = "{}"  # stands for the model's path in the command
 VARIABLE = "GRAPHKIT_MODEL"  # holds that path, for shells: sh -c 'test "$(my-tool "$GRAPHKIT_MODEL")" = 7'
@@ -27,11 +28,12 @@ class Command:
 
     words: program and arguments, no shell. Each `{}` in them is replaced by the path of an .onnx file; without one
     the path comes last. It runs in the caller's working directory; the path is in $GRAPHKIT_MODEL too. timeout:
-    seconds for each run.
+    seconds for each run. effort: when it ends, it ends a run, too, which then raises Exhausted.
     """
 
     words: tuple[str, ...]
     timeout: float = 600.0
+    effort: Effort | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.words:
@@ -40,10 +42,10 @@ class Command:
             raise UsageError(f"the check's time limit is positive, not {self.timeout}")
 
     @classmethod
-    def parse(cls, text: str, *, timeout: float = 600.0) -> Command:
+    def parse(cls, text: str, *, timeout: float = 600.0, effort: Effort | None = None) -> Command:
         """A command from one line, quoted as for a shell. Raises UsageError for open quotes and for none."""
         try:
-            return cls(tuple(shlex.split(text)), timeout)
+            return cls(tuple(shlex.split(text)), timeout, effort)
         except ValueError as error:
             raise UsageError(f"cannot read the check command: {error}: {text}") from error
 
@@ -82,12 +84,16 @@ class Command:
             except OSError as error:
                 raise self._missing(error) from error
             try:
-                code: int | None = child.wait(self.timeout)
+                code: int | None = child.wait(self._limit)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
                 _end(child)
         return code, _tail(log)
+
+    @property
+    def _limit(self) -> float:
+        return self.timeout if self.effort is None else min(self.timeout, self.effort.left)
 
     def _missing(self, error: OSError) -> UsageError:
         reason = "there is no such program" if isinstance(error, FileNotFoundError) else str(error.strerror)
@@ -96,6 +102,8 @@ class Command:
 
     def _answer(self, code: int | None, log: str) -> Answer:
         said = f"; it printed: {log}" if log else ""
+        if code is None and self.effort is not None and self.effort.late:
+            raise Exhausted
         if code is None:
             raise UsageError(
                 f"the check did not end within {self.timeout:g} s: {self}{said}",
@@ -111,9 +119,16 @@ _OUTSIDE = "codes are 0 good, 1 to 124 bad, 125 cannot be told; anything else en
 
 def _ending(code: int) -> str:
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was ended by {_signal_name(-code)}"
     told = {NOT_EXECUTABLE: ": something in it may not be executed", MISSING: ": a program in it was not found"}
     return f"ended with {code}{told.get(code, '')}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one without a name, as most of the real-time ones
+        return f"signal {number}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -9,12 +9,12 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import Node
 from graphkit.proof import Feeds
-from graphkit.verification.bisect._values import Array, Values
+from graphkit.verification.bisect._values import Array, Truth
 from graphkit.verification.bisect.cutting import _THROUGH, cut, feeds_of
 from graphkit.verification.bisect.regions import constant_nodes, of_nodes
 
 _SMALL = 64  # elements: integers that few are shapes, axes and indices, which exporters write as constants
-Case = tuple[Model, dict[str, Array]]
+Piece = tuple[Model, dict[str, Array]]
 
 
 class Cuts:
@@ -24,11 +24,11 @@ class Cuts:
         self.model = model
         self.graph = Graph.of(model)
         shapes.infer(self.graph)
-        self.values = Values(model, self.graph, feeds)
+        self.values = Truth(model, feeds, self.graph)
         self.fixed = constant_nodes(self.graph)
         self.nodes = own_nodes(self.graph)
 
-    def of(self, nodes: Collection[Node], outputs: Sequence[str] | None = None, *, freeze: bool = True) -> Case:
+    def of(self, nodes: Collection[Node], outputs: Sequence[str] | None = None, *, freeze: bool = True) -> Piece:
         """The nodes as a model with its feeds; `outputs` are by default what no other of the nodes reads.
 
         Values between the nodes are not exposed, for MNN fuses nothing across an output. freeze: what is made outside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from graphkit.errors import GraphkitError, MnnError
@@ -15,6 +16,7 @@ from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, Witness
 from graphkit.verification.bisect.cutting import cut, feeds_of
 from graphkit.verification.bisect.regions import Region
+from graphkit.verification.bisect.search import Exhausted
 
 _MOST = 6  # faults that are looked for one after the other
 
@@ -51,7 +53,7 @@ def _refused(case: Case, label: str, op: str) -> Fault:
 def _witness(case: Case, graph: Graph, node: Node) -> Witness | None:
     region = regions.of_nodes(graph, [node], [out for out in node.outputs if out and graph.is_used(out)])
     try:
-        values = case.truth(0).values([*region.inputs, *region.outputs])
+        values = case.truth(0).of([*region.inputs, *region.outputs])
         model = cut(region, values)
     except GraphkitError:  # onnxruntime does not run it either
         return None
@@ -65,7 +67,10 @@ def _searched(case: Case, failure: MnnError, sample: int, *, run: bool) -> Bisec
     examiner = Examiner(case.lab, graph, case.truth(sample), case.tolerance)
     region, found, fed = regions.between(graph, outputs), [], set[str]()
     for _ in range(_MOST):
-        conclusion, group = examiner.failing(region, run=run)
+        try:
+            conclusion, group = examiner.failing(region, run=run)
+        except Exhausted:
+            break
         same = _alike(graph, group, conclusion, region)
         if same:
             labels = ", ".join(repr(node.label) for node in same[:3])
@@ -76,29 +81,37 @@ def _searched(case: Case, failure: MnnError, sample: int, *, run: bool) -> Bisec
         fed |= {out for node in (culprit, *same) for out in node.outputs if out}
         wanted = [name for name in outputs if name not in fed]
         rest = regions.between(graph, wanted, fed) if wanted else None
-        if rest is None or not rest.nodes or case.lab.exhausted or examiner.fails(rest, run=run) is None:
+        if rest is None or not rest.nodes or not _fails(examiner, rest, run):
             break
         region = rest
     note = "" if len(found) < _MOST else f"there may be more: the search ends after {_MOST}"
     return BisectResult(tuple(found), wrong=failure.message, note=note)
 
 
+def _fails(examiner: Examiner, region: Region, run: bool) -> bool:
+    """Whether the rest fails, too; no when there is no time to know."""
+    try:
+        return examiner.fails(region, run=run) is not None
+    except Exhausted:
+        return False
+
+
 def _alike(graph: Graph, group: Region, conclusion: Conclusion, within: Region) -> list[Node]:
     """Nodes of the same operator whose inputs are made by the same operators."""
     culprit = next(node for node in group.nodes if node.label == conclusion.node)
-    pattern = _pattern(graph, culprit)
+    fixed = regions.constant_nodes(graph)
+    pattern = _pattern(graph, culprit, fixed)
     if not any(pattern):  # nothing in front of it tells it from others
         return []
     return [
         node
         for node in within.nodes
-        if node is not culprit and node.op == culprit.op and _pattern(graph, node) == pattern
+        if node is not culprit and node.op == culprit.op and _pattern(graph, node, fixed) == pattern
     ]
 
 
-def _pattern(graph: Graph, node: Node) -> tuple[str, ...]:
+def _pattern(graph: Graph, node: Node, fixed: Collection[Node]) -> tuple[str, ...]:
     """Operators that make a node's inputs; only those that compute from constants count."""
-    fixed = regions.constant_nodes(graph)
     makers = [graph.producer(name) if name else None for name in node.inputs]
     return tuple(
         maker.op if maker is not None and maker in fixed and maker.op_type != "Constant" else "" for maker in makers

@@ -7,6 +7,7 @@ largest value, so that a variance stays positive and a code stays a code. Nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -17,21 +18,37 @@ from graphkit.proof import Feeds
 from graphkit.verification.bisect._values import Array
 from graphkit.weights import Weight, make_weight
 
+_SUMMED = 1e150  # larger numbers, squared, are infinite
 _CODES = frozenset(["int8", "uint8", "int4", "uint4", "int2", "uint2"])
 
 
 def drawn(array: Array, rng: np.random.Generator) -> Array:
     """Random numbers like those of an array (floats, or codes of at most 8 bits)."""
+    made = _normal(array, rng) if kind_of(array) == "float" else _uniform(array, rng)
+    return made.astype(array.dtype).reshape(array.shape)
+
+
+def _normal(array: Array, rng: np.random.Generator) -> Array:
+    """As many floats about the mean; spread and mean are those of the array over its largest value, which may be too
+    large to be summed."""
     values = np.asarray(array, np.float64)
     finite = values[np.isfinite(values)]
     if not finite.size:
-        return array
+        return values
     low, high = finite.min(), finite.max()
-    if kind_of(array) == "float":
-        made = np.asarray(np.clip(rng.normal(finite.mean(), finite.std(), array.shape), low, high))
-    else:
-        made = np.asarray(rng.integers(int(low), int(high), array.shape, endpoint=True))
-    return made.astype(array.dtype).reshape(array.shape)
+    size = max(abs(low), abs(high)) if max(abs(low), abs(high)) > _SUMMED else 1.0
+    finite = finite / size
+    made = rng.normal(finite.mean(), finite.std(), array.shape)
+    return np.asarray(np.clip(np.clip(made, low / size, high / size) * size, low, high))
+
+
+def _uniform(array: Array, rng: np.random.Generator) -> Array:
+    """As many integers, in a type that holds them: float64 does not hold those of 64 bits."""
+    if not array.size:
+        return array
+    wide: Any = np.uint64 if array.dtype == np.uint64 else np.int64
+    values = array.astype(wide)
+    return np.asarray(rng.integers(values.min(), values.max(), array.shape, dtype=wide, endpoint=True))
 
 
 def is_data(array: Array) -> bool:

@@ -25,9 +25,9 @@ from graphkit.model import Model
 from graphkit.proof import Feeds
 from graphkit.verification.bisect import noise
 from graphkit.verification.bisect._inside import entered
-from graphkit.verification.bisect._lab import Truth
 from graphkit.verification.bisect._rows import Rows
 from graphkit.verification.bisect._runs import Key, Runs, Settings
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.alignment import Alignment, align, by_tensor
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 from graphkit.verification.bisect.quantized import Scheme, allowances, carriers
@@ -47,7 +47,7 @@ class Scene:
 
 
 @dataclass
-class Judge:
+class Survey:
     """Judges graphs and collects rows; see the module's text.
 
     halved: the file stores half floats, or the graph computes in them. schemes: of quantized operators. forced: False

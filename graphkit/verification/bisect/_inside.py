@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from graphkit.graph import Graph
 from graphkit.node import Node
-from graphkit.verification.bisect._lab import Truth
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ def _first_round(graph: Graph, node: Node, truth: Truth) -> dict[str, Array]:
 
 def _known(graph: Graph, name: str, truth: Truth) -> Array:
     constant = graph.constant(name) if graph.is_constant(name) else None
-    return np.asarray(constant) if constant is not None else truth.values([name])[name]
+    return np.asarray(constant) if constant is not None else truth.of([name])[name]
 
 
 def body_truth(body: Graph, values: Mapping[str, Array]) -> Truth:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
-from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
 from graphkit.mnn.options import ConverterOptions, Value
@@ -17,10 +17,11 @@ from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
-from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.answer import BisectResult, Fault, merged, ordered
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
 from graphkit.verification.bisect.quantized import schemes
+from graphkit.verification.bisect.search import Exhausted
 from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 _QUANTIZING = ("weightQuantBits", "weightQuantBlock", "weightQuantAsymmetric", "weightQuantScaleBit", "hqq",
@@ -44,7 +45,7 @@ def against_mnn(
     if wrong and not faults and judge.by_codes:
         wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
     return BisectResult(
-        tuple(_ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
+        tuple(ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
         note=note,
     )  # fmt: skip
 
@@ -64,8 +65,9 @@ class _Judge:
         """All independent ones."""
         found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
         if proof.kind == "different" and not found and not self.by_codes:
-            found = self._of_outputs(proof)
-        return _merged(found)
+            with contextlib.suppress(Exhausted):
+                found = self._of_outputs(proof)
+        return merged(found)
 
     @cached_property
     def by_codes(self) -> bool:
@@ -82,20 +84,26 @@ class _Judge:
     def _of_row(self, row: LayerRow) -> Fault | None:
         """The fault behind a suspect; None for a quantized layer that is as far off as its codes say."""
         self.case.progress(f"examining '{row.node}'")
-        if self.by_codes:
-            explained, conclusion = self._of_codes(row)
-            if explained:
-                self.quantized.append(row)
-                return None
-            if conclusion is not None:
-                return Fault(conclusion, row, (row.tensor,))
         try:
+            if self.by_codes:
+                explained, conclusion = self._of_codes(row)
+                if explained:
+                    self.quantized.append(row)
+                    return None
+                if conclusion is not None:
+                    return Fault(conclusion, row, (row.tensor,))
             conclusion = self._examined(row)
-        except GraphkitError as error:
-            conclusion = _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+        except Exhausted:
+            conclusion = _unknown(row, "not tried", "the budget ended before it was known why")
         return Fault(conclusion, row, (row.tensor,))
 
     def _examined(self, row: LayerRow) -> Conclusion:
+        try:
+            return self._taken_apart(row)
+        except GraphkitError as error:
+            return _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+
+    def _taken_apart(self, row: LayerRow) -> Conclusion:
         examiner = self._examiner(row)
         if examiner is None:
             return _unknown(row, "not tried", "there is no reference for what is inside")
@@ -117,8 +125,8 @@ class _Judge:
         reason = "right alone and with its neighbours: it takes more of the model"
         if not row.place:
             feeds = self.case.truth(row.sample).feeds
-            actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.timeout)
-            expected = self.case.truth(row.sample).values([row.tensor])[row.tensor]
+            actual = _recheck.held(self.candidate, row.mnn_op, row.slot, feeds, timeout=self.case.lab.limit)
+            expected = self.case.truth(row.sample).of([row.tensor])[row.tensor]
             if actual is not None and rearranged(expected, actual, _fair(row)):
                 reason = f"MNN holds the right values in other places; {reason}"
                 return replace(_unknown(row, "right", reason), kind="layout")
@@ -271,29 +279,3 @@ def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
         row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
         error, row.max_abs, row.max_ref, place=row.place, reason=reason,
     )  # fmt: skip
-
-
-def _merged(faults: Sequence[Fault]) -> list[Fault]:
-    """One fault for each node, that of the row where it is largest; the others' values are kept."""
-    groups: dict[tuple[str, str], list[Fault]] = {}
-    for fault in faults:
-        groups.setdefault((fault.found.place, fault.node), []).append(fault)
-    return [
-        replace(max(group, key=_size), tensors=tuple(dict.fromkeys(name for one in group for name in one.tensors)))
-        for group in groups.values()
-    ]
-
-
-def _size(fault: Fault) -> float:
-    return fault.row.ratio if fault.row is not None else 0.0
-
-
-def _ordered(root: Graph, faults: Sequence[Fault]) -> list[Fault]:
-    """In the order of the model's nodes."""
-    order = {
-        (place, node.label): number
-        for number, (place, node) in enumerate(
-            (place, node) for place, graph in regions.places(root) for node in graph.nodes
-        )
-    }
-    return sorted(faults, key=lambda fault: order.get((fault.found.place, fault.node), len(order)))

@@ -22,7 +22,7 @@ from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.handoff import ready, write
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
-from graphkit.runtime import Session
+from graphkit.verification.bisect.search import Exhausted
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
@@ -73,8 +73,9 @@ class Lab:
     """Converts and runs pieces, within a budget.
 
     options: what the whole model is converted with. timeout: seconds for one conversion or run. conversions, seconds:
-    the budget; when it is used up `attempt` answers with a failure that says so. made: conversions so far, spent:
-    seconds in them. memory: see `filled`.
+    the budget, seconds from `started` on; when it is used up, everything here raises Exhausted, also in the middle of
+    a conversion or a run: a piece that MNN had no time for says nothing of MNN. made: conversions so far. cut: whether
+    something was left out. memory: see `filled`.
     """
 
     options: ConverterOptions = field(default_factory=ConverterOptions.of)
@@ -82,8 +83,9 @@ class Lab:
     conversions: int = 200
     seconds: float = 600.0
     made: int = 0
-    spent: float = 0.0
     memory: int = 0
+    started: float = field(default_factory=time.monotonic)
+    cut: bool = False
 
     @contextlib.contextmanager
     def filled(self, memory: int) -> Iterator[None]:
@@ -101,12 +103,32 @@ class Lab:
     @property
     def exhausted(self) -> bool:
         """True when nothing more may be tried."""
-        return self.made >= self.conversions or self.spent >= self.seconds
+        return self.made >= self.conversions or not self._left
+
+    @property
+    def _left(self) -> float:
+        return max(0.0, self.started + self.seconds - time.monotonic())
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a conversion or run may take now."""
+        return min(self.timeout, self._left)
+
+    def check(self) -> None:
+        """Raise Exhausted when nothing more may be tried."""
+        if self.exhausted:
+            self.cut = True
+            raise Exhausted
+
+    def check_time(self) -> None:
+        """The same after an experiment: what failed may have been ended by us."""
+        if not self._left:
+            self.cut = True
+            raise Exhausted
 
     def attempt(self, model: Model, feeds: Values, *, options: ConverterOptions | None = None, runs: int = 1) -> Trial:
         """Convert a model and run it `runs` times on the same inputs. Never raises what MNN does wrong."""
-        if self.exhausted:
-            return Trial(failure=MnnError("the budget for experiments is used up"))
+        self.check()
         with scratch("lab") as name:
             made = Path(name) / "model.mnn"
             failure = self.convert(model, made, options)
@@ -114,19 +136,25 @@ class Lab:
                 return Trial(failure=failure)
             return self.run(made, [feeds] * runs)
 
-    def convert(self, model: Model, made: Path, options: ConverterOptions | None = None) -> MnnError | None:
-        """Convert a model to a file; the failure when there is none."""
-        start, self.made = time.perf_counter(), self.made + 1
+    def convert(
+        self, model: Model, made: Path, options: ConverterOptions | None = None, *, required: bool = False
+    ) -> MnnError | None:
+        """Convert a model to a file; the failure when there is none. required: there is no answer without it, so the
+        budget does not matter."""
+        if not required:
+            self.check()
+        self.made += 1
         with scratch("lab") as name:
             source = Path(name) / "model.onnx"
             write(ready(model), source)
             try:
                 with _environment(self.memory):
-                    run_converter(source, made, options or self.options, timeout=self.timeout)
+                    limit = self.timeout if required else self.limit
+                    run_converter(source, made, options or self.options, timeout=limit)
             except MnnError as error:
+                if not required:
+                    self.check_time()
                 return error
-            finally:
-                self.spent += time.perf_counter() - start
         return None
 
     def run(self, made: Path, samples: Sequence[Values], outputs: Sequence[str] | None = None) -> Trial:
@@ -134,18 +162,17 @@ class Lab:
 
         Outputs that no operator of the file makes are not asked for.
         """
-        start = time.perf_counter()
+        self.check_time()
         info = read_file_info(made)
         if outputs is None:
             written = {name for op in info.ops for name in op.outputs}
             outputs = [name for name in info.outputs if name in written]
         try:
             with _environment(self.memory):
-                done = worker.run_all(made, samples, outputs, winograd=0, timeout=self.timeout)
+                done = worker.run_all(made, samples, outputs, winograd=0, timeout=self.limit)
         except (MnnError, UsageError) as error:
+            self.check_time()
             return Trial(failure=error, info=info)
-        finally:
-            self.spent += time.perf_counter() - start
         return Trial(tuple(run.outputs for run in done), None, info)
 
 
@@ -163,28 +190,3 @@ def _environment(memory: int) -> Iterator[None]:
         os.environ.pop(_TUNABLES)
         if before is not None:
             os.environ[_TUNABLES] = before
-
-
-class Truth:
-    """Reference values of one sample, computed when they are asked for and kept.
-
-    model: what onnxruntime runs, feeds: its inputs.
-    """
-
-    def __init__(self, model: Model, feeds: Values) -> None:
-        self.model, self.feeds = model, dict(feeds)
-        self._known: dict[str, Array] = {name: np.asarray(array) for name, array in feeds.items()}
-
-    def values(self, names: Sequence[str]) -> Values:
-        """These tensors of the main graph by name. Raises what `Session` raises."""
-        missing = [name for name in dict.fromkeys(names) if name not in self._known]
-        if missing:
-            with Session(self.model, outputs=missing) as session:
-                self._known |= session.run(self.feeds)
-        return {name: self._known[name] for name in names}
-
-    def steady(self, names: Sequence[str]) -> bool:
-        """True when the reference computes the same a second time, bit for bit."""
-        with Session(self.model, outputs=list(names)) as session:
-            one, two = session.run(self.feeds), session.run(self.feeds)
-        return all(np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f") for name in names)

@@ -6,7 +6,7 @@ right inputs, in as many runs as the memory bound asks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from graphkit import shapes
-from graphkit._measure import measure
+from graphkit._measure import Stats, measure
 from graphkit.graph import Graph
 from graphkit.mnn.fileinfo import FileOp
 from graphkit.mnn.locate import with_outputs
@@ -47,7 +47,7 @@ def onnx_rows(
             before = {name: _error(references.array(name), plain.array(name)) for name in common}
         traces = [
             _trace(alignments[order], order, references.array(name), array, before[name])
-            for order, (name, array) in enumerate(_forced(candidate, references, common, memory).items())
+            for order, (name, array) in enumerate(_forced(candidate, references, common, memory))
         ]
         return rows.make(traces, [*feeds], forced=True)
 
@@ -62,8 +62,8 @@ def _taken(graph: Graph, feeds: Feeds) -> dict[str, Array]:
     return {name: array for name, array in feeds.items() if name in graph.inputs}
 
 
-def _forced(candidate: Model, references: References, names: Sequence[str], memory: int) -> dict[str, Array]:
-    """Each value as the candidate computes it from the reference's values."""
+def _forced(candidate: Model, references: References, names: Sequence[str], memory: int) -> Iterator[tuple[str, Array]]:
+    """Each value as the candidate computes it from the reference's values, in order; none is kept."""
     graph = Graph.of(candidate)
     given: dict[str, str] = {name: name for name in graph.inputs}
     for name in names:
@@ -74,14 +74,14 @@ def _forced(candidate: Model, references: References, names: Sequence[str], memo
         graph.input_infos[fed] = make_info(fed, TensorType(code, (None,) * array.ndim))
         given[fed] = name
     forced = graph.to_model()
-    made: dict[str, Array] = {}
     for chunk in chunks(candidate, _taken(Graph.of(candidate), references.feeds), names, memory):
         part = with_outputs(Graph.of(forced), chunk)
         used = Graph.of(part)
         used.input_infos = {name: info for name, info in used.input_infos.items() if used.is_used(name)}
         feeds = {name: np.asarray(references.array(given[name])) for name in used.input_infos}
-        made |= compute(used.to_model(), feeds, chunk)
-    return made
+        made = compute(used.to_model(), feeds, chunk)
+        for name in chunk:
+            yield name, made.pop(name)
 
 
 def _error(expected: Array, actual: Array) -> float:
@@ -92,17 +92,16 @@ def _error(expected: Array, actual: Array) -> float:
 
 
 def _trace(item: Alignment, order: int, expected: Array, actual: Array, before: float) -> OpTrace:
-    trace = OpTrace(item.op.name, item.op.type, 0, order, tuple(actual.shape), item.start, accumulated=before)
-    return OpTrace(**{**vars(trace), **_figures(expected, actual), "nearest": item.start, "forced": True})
+    stats, note = _stats(expected, actual)
+    return OpTrace(
+        item.op.name, item.op.type, 0, order, tuple(actual.shape), item.start, stats, True, before, item.start, note
+    )
 
 
-def _figures(expected: Array, actual: Array) -> Mapping[str, Any]:
+def _stats(expected: Array, actual: Array) -> tuple[Stats, str]:
     if expected.shape != actual.shape:
         note = f"its shape is {list(actual.shape)} instead of {list(expected.shape)}"
-        return {"error": float("inf"), "differing": expected.size, "note": note}
+        return Stats(max_abs=float("inf"), differing=max(expected.size, actual.size)), note
     stats = measure(expected, actual)
-    return {
-        "error": stats.max_error(1e-30), "max_abs": stats.max_abs, "max_ref": stats.max_ref,
-        "nan_mismatch": stats.nan_mismatch, "inf_mismatch": stats.inf_mismatch, "worst": stats.worst,
-        "differing": int(np.count_nonzero(expected != actual)),
-    }  # fmt: skip
+    stats.differing = int(np.count_nonzero(expected != actual))
+    return stats, ""

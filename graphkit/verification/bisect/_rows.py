@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from graphkit.graph import Graph
 from graphkit.mnn.tracing import OpTrace
 from graphkit.verification.bisect import noise
-from graphkit.verification.bisect.alignment import Alignment, Region, main_node, region
+from graphkit.verification.bisect.alignment import Alignment, main_node, region
 from graphkit.verification.bisect.noise import Allowance, Drift
 from graphkit.verification.bisect.references import References
+from graphkit.verification.bisect.regions import Region
 from graphkit.verification.bisect.types import LayerRow, Verdict
 
 
@@ -41,11 +42,11 @@ class Rows:
         known = {*given, *(trace.tensor for trace in traces if trace.tensor is not None)}
         return [self.row(trace, known, forced) for trace in traces if trace.tensor is not None]
 
-    def row(self, trace: OpTrace, known: Collection[str], forced: bool, note: str = "") -> LayerRow:
+    def row(self, trace: OpTrace, known: Set[str], forced: bool, note: str = "") -> LayerRow:
         """The row of one value; `known` are the tensors that were right (or put right) upstream."""
         tensor = trace.tensor or ""
         alignment = self.alignments[trace.op, trace.slot]
-        between = region(self.graph, tensor, set(known) - {tensor})
+        between = region(self.graph, tensor, known)
         node = main_node(self.graph, alignment.start, trace.type, between.nodes)
         dtype = self.references.array(tensor).dtype
         allowed = self._allowed(between, trace, dtype, forced)
@@ -54,10 +55,10 @@ class Rows:
             node=node.label if node else tensor, op=node.op if node else "", tensor=tensor,
             mnn_op=trace.op, mnn_type=trace.type, shape=trace.shape, dtype=dtype.name,
             local=error if forced else None, accumulated=trace.accumulated if forced else error,
-            max_abs=trace.max_abs, max_ref=trace.max_ref, tolerance=allowed.over(trace.max_ref),
+            max_abs=trace.stats.max_abs, max_ref=trace.stats.max_ref, tolerance=allowed.over(trace.stats.max_ref),
             verdict=self._verdict(trace, allowed, dtype), bits=self.bits.get(trace.op, 0),
             fused=tuple(other.label for other in between.nodes if other is not node),
-            anchors=between.anchors, sample=self.sample, place=self.place, note=note or trace.note,
+            anchors=between.inputs, sample=self.sample, place=self.place, note=note or trace.note,
             slot=trace.slot,
         )  # fmt: skip
 
@@ -69,7 +70,7 @@ class Rows:
 
     def _verdict(self, trace: OpTrace, allowed: Allowance, dtype: np.dtype[Any]) -> Verdict:
         if dtype.kind in "iub":
-            return "agrees" if trace.differing <= allowed.flips else "suspect"
+            return "agrees" if trace.stats.differing <= allowed.flips else "suspect"
         if trace.mismatched and not self.drifts.get(trace.tensor or "", Drift()).mismatched:
             return "suspect"
-        return "agrees" if trace.error <= allowed.over(trace.max_ref) else "suspect"
+        return "agrees" if trace.error <= allowed.over(trace.stats.max_ref) else "suspect"

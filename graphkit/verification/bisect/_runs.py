@@ -150,7 +150,7 @@ class Runs:
         traces = [self._compare(key, array, order) for order, (key, array) in enumerate(values.items())]
         if not forced:
             return self.rows.make(traces, forced=False)
-        names = [self.rows.alignments[key].tensors[0] for key in given if key in self.rows.alignments]
+        names = {self.rows.alignments[key].tensors[0] for key in given if key in self.rows.alignments}
         return [self.rows.row(trace, names, True) for trace in traces if trace.tensor is not None]
 
     def _compare(self, key: Key, actual: Array, order: int) -> OpTrace:
@@ -162,11 +162,8 @@ class Runs:
             expected = self.rows.references.array(name)
             actual = actual != 0 if expected.dtype == np.bool_ else actual
             stats = measure(expected, actual)
-            judged.append(replace(
-                trace, tensor=name, nearest=name, error=stats.max_error(1e-30), max_abs=stats.max_abs,
-                max_ref=stats.max_ref, nan_mismatch=stats.nan_mismatch, inf_mismatch=stats.inf_mismatch,
-                worst=stats.worst, differing=int(np.count_nonzero(expected.reshape(-1) != actual.reshape(-1))),
-            ))  # fmt: skip
+            stats.differing = int(np.count_nonzero(expected.reshape(-1) != actual.reshape(-1)))
+            judged.append(replace(trace, tensor=name, nearest=name, stats=stats))
         return min(judged, key=lambda made: (made.mismatched, made.error)) if judged else trace
 
 

@@ -12,7 +12,7 @@ from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.node import TensorType, make_info
 from graphkit.proof import Feeds
-from graphkit.verification.bisect._cuts import Case
+from graphkit.verification.bisect._cuts import Piece
 from graphkit.verification.bisect._fresh import replaced
 from graphkit.verification.bisect._values import Array
 
@@ -124,7 +124,7 @@ def sizes(feeds: Feeds) -> list[int]:
     return [size for size, _ in sorted(saved.items(), key=lambda item: (-item[1], -item[0]))]
 
 
-def resized(model: Model, feeds: Feeds, old: int, new: int, *, weights: bool) -> Case:
+def resized(model: Model, feeds: Feeds, old: int, new: int, *, weights: bool) -> Piece:
     """The model with every dimension of one size cut to another: of the feeds and, with `weights`, of the weights and
     of the sizes that constants list.
 

@@ -28,7 +28,7 @@ class Story:
 
     answer: one line. command: what shows it, to be run in the folder; it then ends with `exit_code`. needs: what must
     be installed for it. facts: lines of the report, by what they are. files: more files for the folder, contents or
-    paths to copy, by name. log: what the program at fault printed.
+    paths to copy, or models to save with their weights, by name. log: what the program at fault printed.
     """
 
     answer: str
@@ -36,7 +36,7 @@ class Story:
     exit_code: int = 1
     needs: str = "graphkit"
     facts: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str | Path] = field(default_factory=dict)
+    files: Mapping[str, str | Path | Model] = field(default_factory=dict)
     log: str = ""
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def mnn_story(
 
 def pass_story(answer: str, pipeline: str, plugins: tuple[str, ...] = (), facts: Mapping[str, str] = {}) -> Story:
     """The story of a wrong pass: `graphkit optimize` undoes it and ends with 1. Plugin files are taken along."""
-    files: dict[str, str | Path] = {}
+    files: dict[str, str | Path | Model] = {}
     flags: list[str] = []
     for plugin in plugins:
         path = Path(plugin)
@@ -107,9 +107,12 @@ def file_story(answer: str, candidate: Path, facts: Mapping[str, str] = {}) -> S
     name = f"candidate{candidate.suffix.lower()}"
     command = ("graphkit", "verify", "model.onnx", name, "--inputs", "inputs.npz")
     weights = candidate.with_name(f"{candidate.name}.weight")
-    files: dict[str, str | Path] = {name: candidate}
+    files: dict[str, str | Path | Model] = {name: candidate}
     if weights.exists():
         files[f"{name}.weight"] = weights
+    if candidate.suffix.lower() != ".mnn":
+        model = Model.load(candidate)
+        files[name] = model if model.store.files() else candidate
     return Story(answer, command, 1, facts=facts, files=files)
 
 

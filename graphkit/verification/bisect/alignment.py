@@ -15,6 +15,7 @@ from itertools import takewhile
 from graphkit.graph import Graph, Node
 from graphkit.mnn.fileinfo import FileOp
 from graphkit.mnn.tracing import Target
+from graphkit.verification.bisect.regions import Region
 
 MATMUL = "__matmul_converted"
 LAYOUT = frozenset({"ConvertTensor", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Permute", "Identity", "Cast"})
@@ -167,19 +168,12 @@ class _Aligner:
         return found
 
 
-@dataclass(frozen=True)
-class Region:
-    """What lies between compared tensors.
-
-    anchors: the tensors upstream, inputs of the model too; nodes: each behind those that it reads.
-    """
-
-    anchors: tuple[str, ...]
-    nodes: tuple[Node, ...]
-
-
 def region(graph: Graph, tensor: str, known: Collection[str]) -> Region:
-    """What computes a tensor from the nearest of the `known` ones upstream, constants left out."""
+    """What computes a tensor from the nearest of the `known` ones upstream, constants left out.
+
+    Unlike `regions.between` it looks at no other node, and takes the values that nodes read in their order: nodes stand
+    behind those that they read, the inputs are the tensors upstream, of the model too.
+    """
     anchors: dict[str, None] = {}
     done: dict[Node, None] = {}
     maker = graph.producer(tensor)
@@ -191,7 +185,7 @@ def region(graph: Graph, tensor: str, known: Collection[str]) -> Region:
         elif node not in done:
             waiting.append((node, True))
             waiting += [(feeder, False) for feeder in _feeders(graph, node, known, anchors) if feeder not in done]
-    return Region(tuple(anchors), tuple(done))
+    return Region(graph, tuple(done), tuple(anchors), (tensor,))
 
 
 def _feeders(graph: Graph, node: Node, known: Collection[str], anchors: dict[str, None]) -> list[Node]:

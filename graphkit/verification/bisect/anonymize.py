@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -15,10 +15,11 @@ from graphkit.errors import UsageError
 from graphkit.graph import Graph
 from graphkit.model import Model, tensors
 from graphkit.proof import Feeds
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._fresh import fresh_feeds, with_fresh_weights
 from graphkit.verification.bisect._shrink import cleaned
 from graphkit.verification.bisect._values import Array
-from graphkit.verification.bisect.search import Answer
+from graphkit.verification.bisect.search import Answer, Exhausted
 
 _QUOTED = re.compile(r"'([^']*)'")
 _TRIES = 3
@@ -29,13 +30,14 @@ _LIST = 16  # elements; longer lists in attributes are data rather than paramete
 class Anonymized:
     """The model and its feeds without the user's weights and names.
 
-    shows: whether it still shows the fault. kept: what was not replaced, in words; empty when nothing is left that
-    could be the user's but the structure, single numbers and shapes. names: new names of values and nodes by old.
+    shows: whether it still shows the fault, None when the time was up before that was known. kept: what was not
+    replaced, in words; empty when nothing is left that could be the user's but the structure, single numbers and
+    shapes. names: new names of values and nodes by old.
     """
 
     model: Model
     feeds: dict[str, Array]
-    shows: bool
+    shows: bool | None
     kept: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,18 +51,25 @@ class Anonymized:
         left = f"; still in it: {', '.join(self.kept)}" if self.kept else ""
         if self.shows:
             return f"weights and inputs are random and names are replaced{left}"
+        if self.shows is None:
+            return f"weights and inputs are random and names are replaced; the time was up before it was tried{left}"
         return f"with random weights and inputs the fault does not show: it depends on the original's{left}"
 
 
 def anonymize(
-    model: Model, feeds: Feeds, predicate: Callable[[Model, Feeds], Answer], *, tries: int = _TRIES
+    model: Model,
+    feeds: Feeds,
+    predicate: Callable[[Model, Feeds], Answer],
+    *,
+    tries: int = _TRIES,
+    effort: Effort | None = None,
 ) -> Anonymized:
     """Replace all weights, inputs and names, and ask whether the fault still shows.
 
     Random numbers are drawn up to `tries` times; when integer inputs must stay for the fault to show, they do, and
-    `kept` says so. Weights never stay: when none of the tries shows the fault, the result is the first try and
-    `shows` is False. Operator types and domains stay, names of local functions do not. Raises UsageError unless
-    `tries` is positive.
+    `kept` says so. Weights never stay: when none of the tries shows the fault, the result is the first try and `shows`
+    is False. effort: what ends the tries; the predicate may end them too, by Exhausted. Operator types and domains
+    stay, names of local functions do not. Raises UsageError unless `tries` is positive.
     """
     if tries < 1:
         raise UsageError(f"at least one try is needed, not {tries}")
@@ -73,11 +82,21 @@ def anonymize(
             inputs = {names[name]: array for name, array in drawn.items()}
             known = {**labels, **names}
             kept = (*_kept(made), *_kept_inputs(feeds, integers))
-            if predicate(made, inputs) is True:
-                return Anonymized(made, inputs, True, kept, known)
             first = first or Anonymized(made, inputs, False, kept, known)
+            try:
+                shows = _asked(predicate, effort, made, inputs)
+            except Exhausted:
+                return replace(first, shows=None)
+            if shows:
+                return Anonymized(made, inputs, True, kept, known)
     assert first is not None
     return first
+
+
+def _asked(predicate: Callable[[Model, Feeds], Answer], effort: Effort | None, model: Model, feeds: Feeds) -> bool:
+    if effort is not None and effort.late:
+        raise Exhausted
+    return predicate(model, feeds) is True
 
 
 def _has_integers(feeds: Feeds) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from graphkit.graph import Graph
+from graphkit.verification.bisect import regions
 from graphkit.verification.bisect.conclusions import Conclusion, Kind, Witness
 from graphkit.verification.bisect.suggest import Suggestion
 from graphkit.verification.bisect.types import LayerRow, LayersResult
@@ -92,7 +95,8 @@ class Fault:
         alone = {"right": "alone it is right", "wrong": "alone it is wrong too", "fails": "alone it fails too"}
         if self.found.alone in alone:
             parts.append(alone[self.found.alone])
-        return f"{'; '.join(parts)} → {WORDS[self.kind]}"
+        untried = self.kind == "unexplained" and self.found.alone == "not tried"
+        return f"{'; '.join(parts)} → {'not taken apart' if untried else WORDS[self.kind]}"
 
     @property
     def _size(self) -> str:
@@ -155,6 +159,8 @@ class BisectResult:
         if self.faults:
             first = self.faults[0]
             return f"first {'failure' if first.kind in _FAILS else 'mismatch'}: {first}"
+        if self.wrong and not self.anchors:
+            return f"no layer was named: {self.wrong}"
         if self.wrong:
             return f"no layer is wrong by itself, and the outputs are: {self.wrong}"
         return f"no mismatch: {self.agreeing} of {self.anchors} values agree (max error {self.worst:.1e})"
@@ -208,3 +214,29 @@ def _avoided(suggestion: Suggestion) -> str:
     else:
         tried = f"tried on the piece alone: error {suggestion.alone:.1e}"
     return f"{'avoided' if suggestion.works else 'avoided alone'} by: {suggestion.text}   ({tried})"
+
+
+def merged(faults: Sequence[Fault]) -> list[Fault]:
+    """One fault for each node, that of the row where it is largest; the others' values are kept."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.found.place, fault.node), []).append(fault)
+    return [
+        replace(max(group, key=_size), tensors=tuple(dict.fromkeys(name for one in group for name in one.tensors)))
+        for group in groups.values()
+    ]
+
+
+def _size(fault: Fault) -> float:
+    return fault.row.ratio if fault.row is not None else 0.0
+
+
+def ordered(root: Graph, faults: Sequence[Fault]) -> list[Fault]:
+    """In the order of the model's nodes."""
+    order = {
+        (place, node.label): number
+        for number, (place, node) in enumerate(
+            (place, node) for place, graph in regions.places(root) for node in graph.nodes
+        )
+    }
+    return sorted(faults, key=lambda fault: order.get((fault.found.place, fault.node), len(order)))

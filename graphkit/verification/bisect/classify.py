@@ -24,7 +24,8 @@ from graphkit.mnn.locate import MAX_EXPOSED, failing_node
 from graphkit.model import Model
 from graphkit.node import Node
 from graphkit.verification.bisect import _inside, _second, failures, regions
-from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Trial, Truth
+from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Trial
+from graphkit.verification.bisect._values import Truth
 from graphkit.verification.bisect.conclusions import Alone, Conclusion, Kind, Witness, rearranged
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 from graphkit.verification.bisect.regions import Region
@@ -110,7 +111,7 @@ class Examiner:
 
     def piece(self, region: Region, expose: tuple[str, ...] = ()) -> tuple[Model, dict[str, Array]]:
         """A region as a model and what it is fed. What comes to it from constants alone is constant there too."""
-        values = self.truth.values([*region.inputs, *region.outputs, *expose])
+        values = self.truth.of([*region.inputs, *region.outputs, *expose])
         fixed = self._fixed
         fold = {name for name in region.inputs if self.graph.producer(name) in fixed}
         return cut(region, values, expose=expose, fold=fold), feeds_of(region, values, fold=fold)
@@ -155,7 +156,7 @@ class Examiner:
             return inner
         trial = self.attempt(group, runs=2)
         actual = next((run[wrong.name] for run in trial.runs if wrong.name in run), shown)
-        expected = self.truth.values([wrong.name])[wrong.name]
+        expected = self.truth.of([wrong.name])[wrong.name]
         if actual is not None:
             doubt = _second.opinion(*self.piece(group), wrong.name, expected, actual)
             if doubt:
@@ -189,14 +190,14 @@ class Examiner:
         reason = f"right on the same inputs from outside, wrong when {', '.join(repr(m) for m in makers)} makes them"
         if odd:
             name, shape = odd[-1]
-            want = list(self.truth.values([name])[name].shape)
+            want = list(self.truth.of([name])[name].shape)
             reason = f"{reason}; MNN holds '{name}' as {list(shape or ())} where it is {want}"
         kind: Kind = "layout" if odd or self._moved(trial, wrong.name) else "fusion"
         return self._conclusion(group, node, kind, "right", reason, wrong, trial)
 
     def _moved(self, trial: Trial, name: str) -> bool:
         actual = trial.outputs.get(name)
-        return actual is not None and rearranged(self.truth.values([name])[name], actual, self.tolerance)
+        return actual is not None and rearranged(self.truth.of([name])[name], actual, self.tolerance)
 
     def _fused(self, region: Region, wrong: OutputComparison, reason: str) -> Conclusion:
         """Wrong as a whole only: the shortest end of the region that still is."""
@@ -250,18 +251,18 @@ class Examiner:
         return failure if isinstance(failure, MnnError) else None
 
     def _verdicts(self, names: Collection[str], trial: Trial) -> tuple[OutputComparison, ...]:
-        expected = self.truth.values(list(names))
+        expected = self.truth.of(list(names))
         return trial.verdict(expected, self.tolerance).outputs if trial.failure is None else ()
 
     def wrong(self, region: Region, trial: Trial, tolerance: Tolerance | None = None) -> list[OutputComparison]:
         """Outputs of a region that are wrong, when it was tried alone."""
-        expected = self.truth.values(region.outputs)
+        expected = self.truth.of(region.outputs)
         verdicts = trial.verdict(expected, tolerance or self.tolerance).outputs if trial.failure is None else ()
         return [output for output in verdicts if _is_off(output)]
 
     def witness(self, region: Region, tolerance: Tolerance | None = None) -> Witness:
         """The region as a model of its own, with its inputs and what it must compute."""
-        return Witness(*self.piece(region), dict(self.truth.values(region.outputs)), tolerance or self.tolerance)
+        return Witness(*self.piece(region), dict(self.truth.of(region.outputs)), tolerance or self.tolerance)
 
     def _last(self, region: Region) -> Node:
         return next(node for node in reversed(region.nodes) if set(node.outputs) & set(region.outputs))

@@ -13,9 +13,18 @@ from graphkit.model import Model
 
 Array = npt.NDArray[Any]
 Kind = Literal[
-    "operator", "fusion", "layout", "quantization", "nondeterminism", "reference", "file", "refused", "crash",
-    "model", "unexplained",
-]  # fmt: skip
+    "operator",  # wrong by itself, on right inputs
+    "fusion",  # each operator is right, what MNN fuses them into is not
+    "layout",  # right values in other places
+    "quantization",  # further off than its codes say, or codes worse than rounding
+    "nondeterminism",  # MNN or onnxruntime differs from itself
+    "reference",  # onnxruntime is wrong
+    "file",  # a fresh conversion is right there
+    "refused",  # MNN does not take it
+    "crash",  # MNN dies of it, or does not end
+    "model",  # the candidate is an ONNX model that computes something else
+    "unexplained",  # no piece shows it
+]
 Alone = Literal["right", "wrong", "fails", "not tried"]
 
 
@@ -33,7 +42,7 @@ class Witness:
 class Conclusion:
     """What is at fault and why that is known.
 
-    node, op, tensor: the ONNX node, its operator, and its value that is wrong. kind: see the module's text. nodes: all
+    node, op, tensor: the ONNX node, its operator, and its value that is wrong. kind: see `Kind`. nodes: all
     that it takes to show the fault, in order. error: largest error over max_ref, the reference's largest value, NaN
     when it has no size. alone: how `node` fares by itself on reference inputs. into: the MNN operator that it was
     fused into, where that is known. place: the graph it is in, "" for the main one. reason: one line.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphkit.compare import Tolerance
@@ -13,30 +13,36 @@ from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
 from graphkit.proof import Evidence, Feeds
 from graphkit.registry import Registry
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect.anonymize import Anonymized, anonymize
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.mnn_faults import observe, same_fault
 from graphkit.verification.bisect.passes import PassBisectResult, alone, breaks
-from graphkit.verification.bisect.reduction import Budget, Predicate, Reduced, reduce_model
+from graphkit.verification.bisect.reduction import Predicate, Reduced, reduce_model
 from graphkit.verification.bisect.repro import Repro, Story, file_story, mnn_story, pass_story, write_repro
 
 Progress = Callable[[str], None]
 
+_LEAST = 30.0  # seconds that a step may take that a folder cannot do without, when the time is up already
+_LATE = "the time was up before a folder was made: allow more seconds"
+
 
 @dataclass(frozen=True)
 class Request:
-    """Where a folder goes and what it may cost. anonymized: random weights, other names."""
+    """Where a folder goes and what it may cost. anonymized: random weights, other names.
+
+    effort: the tries of the reduction, and the time for all of it. When that is up, what there is by then is written,
+    if it costs next to nothing.
+    """
 
     folder: Path
     anonymized: bool = False
-    seconds: float = 300.0
-    probes: int = 200
+    effort: Effort = field(default_factory=lambda: Effort(300.0, 200))
     progress: Progress = lambda step: None
 
-    @property
-    def budget(self) -> Budget:
-        """A new budget, that begins now."""
-        return Budget(self.seconds, self.probes)
+    def patience(self, seconds: float) -> float:
+        """Seconds that one step may take which takes `seconds` at most."""
+        return min(seconds, max(self.effort.left, _LEAST))
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,12 @@ def layer_repro(
             written = _of_witness(fault, request, options)
             if written is not None:
                 return written
+            if request.effort.late:
+                break
     if not result.faults:
         return Written(None)
+    if request.effort.late:
+        return Written(None, _LATE)
     if result.candidate is None:
         return Written(None, "no smaller model shows the fault by itself; the whole model does")
     return _of_file(result, result.candidate, request, whole())
@@ -76,13 +86,15 @@ def _of_witness(fault: Fault, request: Request, options: ConverterOptions | None
     witness = fault.witness
     assert witness is not None
     tolerance = witness.tolerance
-    seen = observe(witness.model, witness.feeds, options=options, tolerance=tolerance)
+    patience = request.patience(120.0)
+    seen = observe(witness.model, witness.feeds, options=options, tolerance=tolerance, timeout=patience)
     if not seen.faulty:
         return None
-    predicate = same_fault(seen, options=options, tolerance=tolerance)
+    predicate = same_fault(seen, options=options, tolerance=tolerance, effort=request.effort)
     reduced = _reduced(witness.model, witness.feeds, predicate, request, (fault.node,))
-    last = observe(reduced.model, reduced.feeds, options=options, tolerance=tolerance)
-    story = mnn_story(last, reduced.model, answer=str(fault), options=options, tolerance=tolerance.rtol)
+    if reduced.steps:
+        seen = observe(reduced.model, reduced.feeds, options=options, tolerance=tolerance, timeout=patience)
+    story = mnn_story(seen, reduced.model, answer=str(fault), options=options, tolerance=tolerance.rtol)
     return _write(reduced, story, predicate, request)
 
 
@@ -92,17 +104,19 @@ def _of_file(result: BisectResult, candidate: Path, request: Request, whole: tup
     model, evidence = whole
     feeds = _telling(evidence, candidate)
     story = file_story(result.answer, candidate)
-    return Written(write_repro(request.folder, Reduced(model, dict(feeds), (), True), None, story))
+    reduced = Reduced(model, dict(feeds), (), True)
+    return Written(write_repro(request.folder, reduced, None, story, timeout=request.patience(300.0)))
 
 
 def _telling(evidence: Evidence, candidate: Path) -> Feeds:
-    """The inputs on which a file is most wrong; the first ones where none shows it, or it is no .mnn file."""
+    """The inputs on which a file is most wrong; the first ones where none shows it."""
     worst, most = evidence.samples[0].feeds, 0.0
-    if candidate.suffix.lower() != ".mnn":
-        return worst
     try:
-        proof = proving.judge(evidence, candidate, Tolerance())
-    except GraphkitError:  # MNN cannot run it at all
+        if candidate.suffix.lower() == ".mnn":
+            proof = proving.judge(evidence, candidate, Tolerance())
+        else:
+            proof = evidence.judge_model(Model.load(candidate), Tolerance())
+    except GraphkitError:  # it cannot be run at all
         return worst
     for sample, check in zip(evidence.samples, proof.checks, strict=True):
         found = check.comparison.worst
@@ -123,6 +137,8 @@ def pass_repro(
         return Written(None)
     if result.before is None or result.feeds is None:
         return Written(None, "the check gives no sample that a folder could show")
+    if request.effort.late:
+        return Written(None, _LATE)
     pipeline = alone(result, registry=registry, tolerance=tolerance)
     if pipeline is None:
         return Written(None, "the pass alone does nothing wrong to the model as it stood; the whole pipeline does")
@@ -135,7 +151,7 @@ def pass_repro(
 def _reduced(model: Model, feeds: Feeds, predicate: Predicate, request: Request, near: tuple[str, ...]) -> Reduced:
     try:
         return reduce_model(
-            model, feeds, predicate, budget=request.budget, near=near, progress=request.progress
+            model, feeds, predicate, effort=request.effort, near=near, progress=request.progress
         )  # fmt: skip
     except OutputError:
         raise
@@ -147,6 +163,8 @@ def _write(reduced: Reduced, story: Story, predicate: Predicate, request: Reques
     hidden: Anonymized | None = None
     if request.anonymized:
         request.progress("anonymizing")
-        hidden = anonymize(reduced.model, reduced.feeds, predicate)
-    repro = write_repro(request.folder, reduced, None, story, anonymized=hidden)
-    return Written(repro, "" if hidden is None else hidden.note)
+        hidden = anonymize(reduced.model, reduced.feeds, predicate, effort=request.effort)
+    timeout = request.patience(300.0)
+    repro = write_repro(request.folder, reduced, None, story, anonymized=hidden, timeout=timeout)
+    notes = ["the time was up: a smaller model may show it, too"] if request.effort.late else []
+    return Written(repro, "; ".join([*notes, *([hidden.note] if hidden is not None else [])]))

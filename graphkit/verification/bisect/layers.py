@@ -24,7 +24,7 @@ from graphkit.optimizer import Bindings, bound_model, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds
 from graphkit.tolerances import computes_in_half
-from graphkit.verification.bisect._graphs import Judge
+from graphkit.verification.bisect._graphs import Survey
 from graphkit.verification.bisect._onnx_candidate import onnx_rows
 from graphkit.verification.bisect._runs import Settings
 from graphkit.verification.bisect.quantized import schemes
@@ -34,7 +34,7 @@ from graphkit.verification.bisect.types import LayerRow, LayersResult
 
 def layers(
     reference: Model | PathLike,
-    candidate: PathLike | None = None,
+    candidate: Model | PathLike | None = None,
     *,
     inputs: Sequence[Feeds] | None = None,
     seed: int = 0,
@@ -47,18 +47,19 @@ def layers(
 ) -> LayersResult:
     """Compare an ONNX model with a .mnn file or another ONNX model, value by value, each on right inputs.
 
-    candidate: the .mnn or .onnx file (of the latter, values of equal names are compared); without one the reference is
-    converted as `convert` does it, with `passes` and `options`, and the rows are about the optimized model. inputs:
-    samples, else random ones that the model accepts (probes left out). memory: bytes that reference tensors may take
-    at a time; they lie in a temporary folder otherwise.
-    mnn_memory: MNN's memory mode. timeout: seconds for each run of MNN. Raises ModelError and UsageError for bad files,
-    names and inputs, MnnError when MNN refuses the model or cannot run it at all.
+    candidate: the .mnn or .onnx file, or an ONNX model (of these, values of equal names are compared); without one the
+    reference is converted as `convert` does it, with `passes` and `options`, and the rows are about the optimized
+    model. inputs: samples, else random ones that the model accepts (probes left out). memory: bytes that reference
+    tensors may take at a time; they lie in a temporary folder otherwise. mnn_memory: MNN's memory mode. timeout:
+    seconds for each run of MNN. Raises ModelError and UsageError for bad files, names and inputs, MnnError when MNN
+    refuses the model or cannot run it at all.
     """
     start = time.perf_counter()
     model = bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind)
     samples = [sample.feeds for sample in Evidence.gather(model, inputs=inputs, seed=seed).samples if not sample.probe]
-    if candidate is not None and Path(candidate).suffix.lower() != ".mnn":
-        return _compare_onnx(model, Model.load(candidate), samples, memory)
+    if isinstance(candidate, Model) or (candidate is not None and Path(candidate).suffix.lower() != ".mnn"):
+        other = candidate if isinstance(candidate, Model) else Model.load(candidate)
+        return compare_onnx(model, other, samples, memory=memory)
     if candidate is not None:
         made = compare_layers(model, Path(candidate), samples, memory=memory, mnn_memory=mnn_memory, timeout=timeout)
         return replace(made, reference=model.path, candidate=Path(candidate))
@@ -89,17 +90,18 @@ def compare_layers(
         raise UsageError("there are no samples to compare on", file=path, hint="give --inputs")
     document = read(path)
     halved = computes_in_half(Graph.of(model)) or _stores_half(document)
-    judge = Judge(document, path, Settings(memory, mnn_memory, timeout), halved, schemes(document, mnn_memory))
+    survey = Survey(document, path, Settings(memory, mnn_memory, timeout), halved, schemes(document, mnn_memory))
     for number, feeds in enumerate(samples):
-        judge.main(model, feeds, number)
+        survey.main(model, feeds, number)
     shapes = tuple({name: array.shape for name, array in feeds.items()} for feeds in samples)
     return LayersResult(
-        tuple(judge.rows), shapes, judge.forced, "; ".join(judge.notes), tuple(judge.unaligned),
+        tuple(survey.rows), shapes, survey.forced, "; ".join(survey.notes), tuple(survey.unaligned),
         seconds={"layers": time.perf_counter() - start}, candidate=path,
     )  # fmt: skip
 
 
-def _compare_onnx(model: Model, candidate: Model, samples: Sequence[Feeds], memory: int) -> LayersResult:
+def compare_onnx(model: Model, candidate: Model, samples: Sequence[Feeds], *, memory: int = MEMORY) -> LayersResult:
+    """The same for two ONNX models, by values of equal names. Raises what onnxruntime raises."""
     start = time.perf_counter()
     halved = computes_in_half(Graph.of(model)) or computes_in_half(Graph.of(candidate))
     rows: list[LayerRow] = []

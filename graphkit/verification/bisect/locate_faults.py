@@ -28,6 +28,7 @@ from graphkit.verification.bisect import _altered, _failing, _judge, _onnx_pair,
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._lab import ZEROS, Lab
 from graphkit.verification.bisect.answer import BisectResult, Fault
+from graphkit.verification.bisect.search import Exhausted
 from graphkit.verification.bisect.types import LayersResult
 
 Progress = Callable[[str], None]
@@ -54,7 +55,9 @@ def bisect_layers(
     reference: an ONNX model. candidate: a .mnn file, an ONNX model, or None to convert the reference as it is, with
     `options`; for a .mnn file options are read from the file unless given. inputs: samples by input name, random ones
     otherwise. tolerance: of the outputs, default as in `convert`. memory: bytes of reference tensors held at once.
-    conversions, seconds: what may be spent on experiments. suggestions: look for what avoids each fault, and try it.
+    conversions, seconds: after so many, no experiment begins, and one that has begun is ended; the answer is what is
+    known by then. Converting and comparing once are no experiments, but their seconds count. suggestions: look for
+    what avoids each fault, and try it.
 
     Raises ModelError and UsageError for bad files and inputs, GraphkitError when onnxruntime cannot run the reference.
     """
@@ -74,13 +77,13 @@ def bisect_layers(
     else:
         with scratch("bisect") as folder:
             result = _Bisection(case, path, Path(folder), suggestions).run()
-    if lab.exhausted:
+    if lab.cut:
         told = "the budget for experiments is used up: conclusions may be rough"
         result = replace(result, note="; ".join(part for part in (result.note, told) if part))
     case.seconds["all"] = time.perf_counter() - start
     return replace(
         result, whole_conversions=case.whole, small_conversions=lab.made - case.whole, seconds=case.seconds,
-        reference=model.path, candidate=path,
+        reference=model.path, candidate=candidate.path if isinstance(candidate, Model) else path,
     )  # fmt: skip
 
 
@@ -106,7 +109,7 @@ class _Bisection:
             case.progress("converting")
             # Zeros are what memory that nobody wrote mostly holds: a fault that reads it is there each time.
             with case.lab.filled(ZEROS):
-                failure = case.convert(case.model, candidate)
+                failure = case.convert(case.model, candidate, required=True)
             if failure is not None:
                 return self._suggested(_failing.converter(case, failure))
         read_file_info(candidate)
@@ -125,7 +128,7 @@ class _Bisection:
     def _table(self, candidate: Path, proof: Proof) -> LayersResult:
         """The table; an empty one, with the reason, when MNN cannot be watched."""
         try:
-            return self.case.table(candidate, self.case.telling(proof))
+            return self.case.table(candidate, self.case.telling(proof), required=True)
         except UsageError:
             raise
         except GraphkitError as error:
@@ -137,11 +140,14 @@ class _Bisection:
         if not seen or not result.faults or (result.layers is not None and not result.layers.forced):
             return result
         case = self.case
+        if case.lab.exhausted:
+            case.lab.cut = True
+            return result
         sample = _worst_sample(proof) if proof.kind == "different" else seen[0].row.sample if seen[0].row else 0
         tensors = list(dict.fromkeys(name for fault in seen for name in fault.tensors))
         told = _recheck.complete(
             case.graph, case.model, candidate, case.evidence.samples[sample].feeds, tensors, case.tolerance,
-            timeout=case.lab.timeout,
+            timeout=case.lab.limit,
         )  # fmt: skip
         if told is None:
             return result
@@ -167,15 +173,7 @@ class _Bisection:
         with case.timed("suggestions"):
             found: list[suggest.Suggestion | None] = []
             for fault in result.faults:
-                if self._only_in_file(fault):
-                    found.append(suggest.AGAIN)
-                    continue
-                sample = fault.row.sample if fault.row is not None else 0
-                op = fault.row.mnn_op if fault.row is not None else ""
-                one = suggest.repeated(fault.found, found, case.lab) or suggest.alone(
-                    fault.found, case.lab, mnn_op=op, sizes=case.sizes(sample)
-                )
-                found.append(one)
+                found.append(self._suggestion(fault, found))
             before = suggest.judged(proof)
             distinct = list({one.text: one for one in found if one is not None}.values())
             tried = suggest.together(distinct, case, before)
@@ -189,6 +187,20 @@ class _Bisection:
         faults = [_mended(fault) for fault in faults]
         rest = [one for one in tried if one.text == suggest.EVERYTHING.text and one.works]
         return replace(result, faults=tuple(faults), instead=rest[0] if rest else None)
+
+    def _suggestion(self, fault: Fault, before: Sequence[suggest.Suggestion | None]) -> suggest.Suggestion | None:
+        """What avoids one fault alone; None when nothing does, or there was no time to try."""
+        if self._only_in_file(fault):
+            return suggest.AGAIN
+        sample = fault.row.sample if fault.row is not None else 0
+        op = fault.row.mnn_op if fault.row is not None else ""
+        lab = self.case.lab
+        try:
+            return suggest.repeated(fault.found, before, lab) or suggest.alone(
+                fault.found, lab, mnn_op=op, sizes=self.case.sizes(sample)
+            )
+        except Exhausted:
+            return None
 
 
 def _mended(fault: Fault) -> Fault:

@@ -24,7 +24,8 @@ from graphkit.model import Model
 from graphkit.proof import Feeds
 from graphkit.runtime import Session, reference
 from graphkit.tolerances import mnn_tolerance
-from graphkit.verification.bisect.search import Answer
+from graphkit.verification.bisect._effort import Effort
+from graphkit.verification.bisect.search import Answer, Exhausted
 
 Kind = Literal["right", "wrong", "refused", "converter crashed", "converter hung", "failed", "crashed", "hung", "unfit"]
 _SAME_SIZE = 0.1  # of the first error: smaller ones may come from somewhere else
@@ -145,18 +146,25 @@ def same_fault(
     options: ConverterOptions | None = None,
     tolerance: Tolerance | None = None,
     timeout: float = 120.0,
+    effort: Effort | None = None,
 ) -> Callable[[Model, Feeds], Answer]:
     """A predicate for `reduce_model`: MNN does with a model what it did with the first one.
 
-    None when nothing can be said of the model. Raises UsageError when there was no fault.
+    None when nothing can be said of the model. effort: what ends it; it then raises Exhausted, also in the middle of
+    a conversion or a run. Raises UsageError when there was no fault.
     """
     if not first.faulty:
         raise UsageError(f"there is no fault to look for: {first}", hint="give the inputs on which it shows: --inputs")
 
     def predicate(model: Model, feeds: Feeds) -> Answer:
-        found = observe(model, feeds, options=options, tolerance=tolerance, timeout=timeout)
+        limit = timeout if effort is None else min(timeout, effort.left)
+        if not limit:
+            raise Exhausted
+        found = observe(model, feeds, options=options, tolerance=tolerance, timeout=limit)
         if found.kind == "unfit":
             return None
+        if found.kind in ("hung", "converter hung") and limit < timeout:  # by us, as the time was up
+            raise Exhausted
         return _alike(first, found)
 
     return predicate

@@ -18,11 +18,11 @@ from graphkit.optimizer import Bindings
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Feeds
 from graphkit.registry import Registry
-from graphkit.verification.bisect._budget import Budget
 from graphkit.verification.bisect._command import Command
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._pass_result import PassBisectResult, Trial
 from graphkit.verification.bisect._stops import Check, Equal, Judgement, Span, State, Stops, judged_by
-from graphkit.verification.bisect.search import Answer, first_bad
+from graphkit.verification.bisect.search import Answer, Exhausted, first_bad
 
 __all__ = ["Check", "Command", "Judgement", "PassBisectResult", "Trial", "alone", "bisect_passes", "breaks"]
 
@@ -40,7 +40,7 @@ def bisect_passes(
     tolerance: Tolerance | None = None,
     plugins: Iterable[str] = (),
     registry: Registry | None = None,
-    budget: Budget | None = None,
+    effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> PassBisectResult:
     """Find the first rewrite of a pipeline that makes a model bad, and the pass it belongs to.
@@ -58,7 +58,7 @@ def bisect_passes(
     registry = registry or Registry(plugins)
     stops = Stops(model, str(pipeline), bind, registry)
     judge = judged_by(check) if check is not None else Equal(stops, inputs, seed, tolerance)
-    search = _Search(stops, judge, budget or Budget(), progress or (lambda step: None))
+    search = _Search(stops, judge, effort or Effort(), progress or (lambda step: None))
     return search.run()
 
 
@@ -105,14 +105,20 @@ def alone(
 class _Search:
     """One bisection: the states it looked at, and what the check said of them."""
 
-    def __init__(self, stops: Stops, judge: Callable[[State], Judgement], budget: Budget, progress: Progress) -> None:
-        self.stops, self.judge, self.budget, self.progress = stops, judge, budget, progress
+    def __init__(self, stops: Stops, judge: Callable[[State], Judgement], effort: Effort, progress: Progress) -> None:
+        self.stops, self.judge, self.effort, self.progress = stops, judge, effort, progress
         self.trials: dict[int, Trial] = {}
         self.models: dict[int, Model] = {}
         self.samples: dict[int, Feeds | None] = {}
 
     def run(self) -> PassBisectResult:
-        """The whole search."""
+        """The whole search; what must be known before it begins is asked in any case."""
+        try:
+            return self._run()
+        except Exhausted:
+            raise UsageError("the time was up before the search could begin", hint="allow more seconds") from None
+
+    def _run(self) -> PassBisectResult:
         total = self.stops.whole.rewrites
         if self._trial(self.stops.at(0)).answer is not False:
             raise self._no_start(self.trials[0])
@@ -139,7 +145,7 @@ class _Search:
     def ask(self, number: int) -> Answer:
         """What the check says of the model after so many rewrites."""
         if number not in self.trials:
-            self.budget.spend()
+            self.effort.spend()
             self._trial(self.stops.at(number))
         return self.trials[number].answer
 
@@ -164,7 +170,7 @@ class _Search:
         """The trial of a candidate; one that the search never asked, because it ended early, is only named."""
         if number in self.trials:
             return self.trials[number]
-        state = self.stops.at(number)
+        state = State(number, None) if self.effort.late else self.stops.at(number)
         return Trial(number, self.stops.pass_of(number), state.node, state.what, None, None, "not tried", 0.0)
 
     def _no_start(self, trial: Trial) -> UsageError:
@@ -191,19 +197,21 @@ class _Search:
             pass_text=span.text if span is not None else "",
             avoid=avoid,
             complete=complete,
-            seconds=self.budget.elapsed,
+            seconds=self.effort.elapsed,
             plugins=self.stops.registry.plugins,
         )
 
     def _avoid(self, span: Span) -> str | None:
         """The pipeline without the pass, if it then is good: tried, or not said."""
+        if self.effort.late:
+            return None
         text = f"{self.stops.asked},-{span.name}"
         self.progress(f"trying {text}")
         try:
             other = self.stops.other(text)
             judge = self.judge.of(other) if isinstance(self.judge, Equal) else self.judge
             good = judge(other.at(other.whole.rewrites)).answer is False
-        except GraphkitError:
+        except (GraphkitError, Exhausted):
             return None
         return text if good else None
 

@@ -20,15 +20,15 @@ from graphkit.node import Node
 from graphkit.proof import Feeds
 from graphkit.runtime import Session
 from graphkit.verification.bisect._bodies import bodies
-from graphkit.verification.bisect._budget import Budget
-from graphkit.verification.bisect._cuts import Case, Cuts, is_added
+from graphkit.verification.bisect._cuts import Cuts, Piece, is_added
+from graphkit.verification.bisect._effort import Effort
 from graphkit.verification.bisect._fresh import data_names, fresh_feeds, with_fresh_weights
 from graphkit.verification.bisect._reduced import Reduced, Step, count_nodes
 from graphkit.verification.bisect._shrink import cleaned, declare_outputs, is_static, made_static, resized, sizes
 from graphkit.verification.bisect._values import Array
 from graphkit.verification.bisect.search import Answer, Exhausted, minimize, smallest
 
-__all__ = ["Budget", "Predicate", "Reduced", "Step", "reduce_model"]
+__all__ = ["Predicate", "Reduced", "Step", "reduce_model"]
 
 Predicate = Callable[[Model, Feeds], Answer]
 _DEPTH = 8  # of graphs inside graphs
@@ -39,38 +39,38 @@ def reduce_model(
     feeds: Feeds,
     predicate: Predicate,
     *,
-    budget: Budget | None = None,
+    effort: Effort | None = None,
     near: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Reduced:
     """Make a model as small as possible while the predicate answers True for it and its feeds.
 
     predicate: must ask for the same fault, not for any (see `mnn_faults.same_fault`, `passes.breaks`); it is asked
-    `budget` times at most, and never about a model that onnxruntime does not run. near: labels of nodes at which the
+    `effort` times at most, and never about a model that onnxruntime does not run. near: labels of nodes at which the
     fault is believed to be; they are tried first. The given model is not changed.
 
     Raises UsageError when the predicate is not True for the model itself, ModelError when the model does not run in
     onnxruntime on the feeds.
     """
-    reducer = _Reducer(predicate, budget or Budget(), progress or (lambda step: None))
+    reducer = _Reducer(predicate, effort or Effort(), progress or (lambda step: None))
     return reducer.run(model, dict(feeds), near)
 
 
 class _Reducer:
     """The smallest case so far, and the steps that led to it."""
 
-    def __init__(self, predicate: Predicate, budget: Budget, progress: Callable[[str], None]) -> None:
-        self.predicate, self.budget, self.progress = predicate, budget, progress
+    def __init__(self, predicate: Predicate, effort: Effort, progress: Callable[[str], None]) -> None:
+        self.predicate, self.effort, self.progress = predicate, effort, progress
         self.steps: list[Step] = []
         self.unfit, self.reason = 0, ""
         self._since = (0, 0.0)
 
     def run(self, model: Model, feeds: dict[str, Array], near: Sequence[str]) -> Reduced:
         """All stages; when the budget ends within one, what was found until then stands."""
-        self.case: Case = (model, feeds)
-        self._start(model, feeds)
+        self.case: Piece = (model, feeds)
         complete = True
         stages: list[Callable[[], None]] = [
+            lambda: self._start(model, feeds),
             lambda: self._nodes(near, _DEPTH),
             self._outputs,
             self._clean,
@@ -88,6 +88,8 @@ class _Reducer:
         return Reduced(*self.case, tuple(self.steps), complete, self.unfit, note)
 
     def _start(self, model: Model, feeds: dict[str, Array]) -> None:
+        if self.effort.over:
+            raise Exhausted
         try:
             with Session(model) as session:
                 session.run(feeds)
@@ -96,19 +98,19 @@ class _Reducer:
         except GraphkitError as error:
             raise ModelError(f"does not run, so it cannot be cut: {error.message}", file=model.path) from error
         self.progress("looking at the whole model")
-        self.budget.spend()
+        self.effort.spend()
         if self.predicate(model, feeds) is not True:
             raise UsageError(
                 "there is nothing to reduce: the model does not show the fault on this sample", file=model.path,
                 hint="give the sample on which it shows: --inputs F.npz",
             )  # fmt: skip
-        self._since = (self.budget.spent, time.monotonic())
+        self._since = (self.effort.spent, time.monotonic())
 
     # -- asking -------------------------------------------------------------------------------------------
 
     def shows(self, model: Model, feeds: dict[str, Array]) -> bool:
         """Whether a case of ours runs and shows the fault; one that does is the smallest so far."""
-        if self.budget.over:
+        if self.effort.over:
             raise Exhausted
         try:
             with Session(model) as session:
@@ -118,7 +120,7 @@ class _Reducer:
         except GraphkitError as error:
             return self._is_unfit(error)
         declare_outputs(model, made)
-        self.budget.spend()
+        self.effort.spend()
         if self.predicate(model, feeds) is not True:
             return False
         self.case = (model, feeds)
@@ -142,7 +144,7 @@ class _Reducer:
 
     def _step(self, what: str) -> None:
         """Note what was reached."""
-        spent, now = self.budget.spent, time.monotonic()
+        spent, now = self.effort.spent, time.monotonic()
         model = self.case[0]
         self.steps.append(Step(what, count_nodes(model), model.nbytes, spent - self._since[0], now - self._since[1]))
         self._since = (spent, now)
@@ -229,7 +231,7 @@ class _Reducer:
                     self._step(f"dimension {size}")
                     break
 
-    def _shorten(self, case: Case, size: int, weights: bool) -> None:
+    def _shorten(self, case: Piece, size: int, weights: bool) -> None:
         def shows(new: int) -> bool:
             return self.shows(*resized(*case, size, new, weights=weights))
 

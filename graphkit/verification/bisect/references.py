@@ -153,7 +153,9 @@ def _sizes(model: Model, feeds: Feeds, names: Sequence[str]) -> dict[str, int]:
     """Bytes that tensors take at most, from one run that gives back their numbers of elements."""
     graph = Graph.of(model)
     counted = {name: graph.new_name(f"{name}/Size") for name in names}
-    for name, size in counted.items():
+    # The last first: onnxruntime begins with the last leaf of a graph, and so needs each value for its Size once, soon
+    # after it is made. In the other order it computes all values before the first Size, and holds them until then.
+    for name, size in reversed(counted.items()):
         graph.insert(NodeProto(op_type="Size", name=size, input=[name], output=[size]))
     graph.output_infos = {size: ValueInfoProto(name=size) for size in counted.values()}
     try:

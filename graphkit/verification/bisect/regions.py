@@ -24,8 +24,8 @@ _SOURCE = ""  # in front of all that goes into a region; no value has this name
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes of one graph, in its order; `inputs` are the values they read that are neither made here nor constant,
-    `outputs` those that are looked at."""
+    """Nodes of one graph, each behind those that it reads; `inputs` are the values they read that are neither made here
+    nor constant, `outputs` those that are looked at."""
 
     graph: Graph
     nodes: tuple[Node, ...]

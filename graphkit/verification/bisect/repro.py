@@ -8,12 +8,13 @@ The folder appears whole or not at all, and its command is run once, in a proces
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import numpy as np
 from graphkit._write import write_bytes
 from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.mnn.handoff import ready, write
+from graphkit.model import Model
 from graphkit.proof import Feeds
 from graphkit.runtime import Session
 from graphkit.verification.bisect._story import (
@@ -37,9 +39,21 @@ from graphkit.verification.bisect._values import Array
 from graphkit.verification.bisect.anonymize import Anonymized
 from graphkit.verification.bisect.reduction import Reduced
 
-__all__ = ["Repro", "Story", "expected_of", "file_story", "mnn_story", "pass_story", "rerun", "write_repro"]
+__all__ = [
+    "Repro",
+    "Story",
+    "check_place",
+    "expected_of",
+    "file_story",
+    "mnn_story",
+    "pass_story",
+    "rerun",
+    "write_repro",
+]
 
 _TITLE = "# A fault, reduced by graphkit"
+_FILES = "\nFiles of this folder\n\n"  # then a name a line: what a later repro may replace
+_MADE = ("optimized.onnx", "optimized.onnx.data", "__pycache__")  # by the command, when somebody runs it
 _LOG = 4000  # characters of a log in the report
 
 
@@ -77,13 +91,13 @@ def write_repro(
     expected: outputs by name, None to compute them with onnxruntime. anonymized: what stands in for the model and its
     feeds; where it does not show the fault, the folder holds it all the same and says so. Names in the story are then
     replaced as well, and the log is left out. timeout: seconds for the command. A folder of that name is replaced
-    when it is empty or an earlier repro.
+    when it is empty, or an earlier repro to which nobody added anything.
 
     Raises OutputError when the folder cannot be written or is something else, UsageError when the story has another
     model's file, which would hold the weights that `anonymized` is to leave out.
     """
     folder = Path(folder)
-    _check_place(folder)
+    check_place(folder)
     if anonymized is not None:
         reduced, expected = Reduced(anonymized.model, anonymized.feeds, reduced.steps, reduced.complete), None
         story = _without_names(story, anonymized)
@@ -153,20 +167,32 @@ def _expected(reduced: Reduced) -> Mapping[str, Array]:
         return {}
 
 
-def _check_place(folder: Path) -> None:
+def check_place(folder: Path) -> None:
+    """See that a repro folder can be written there. Raises OutputError."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OutputError("is there already and no folder", file=folder, hint="choose another place with -o")
     if not folder.absolute().parent.is_dir():
         raise OutputError("cannot be written: its folder does not exist", file=folder)
-    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
-        raise OutputError("is a folder with other things in it", file=folder, hint="choose another place with -o")
+    if not os.access(folder.absolute().parent, os.W_OK):
+        raise OutputError(
+            "cannot be written: its folder is read-only", file=folder, hint="choose another place with -o"
+        )
+    foreign = _foreign(folder) if folder.is_dir() else []
+    if foreign:
+        raise OutputError(
+            f"is a folder with other things in it: '{foreign[0]}'", file=folder, hint="choose another place with -o"
+        )
 
 
-def _is_ours(folder: Path) -> bool:
+def _foreign(folder: Path) -> list[str]:
+    """Names in a folder that no repro put there, nor its command when somebody ran it."""
     try:
-        return (folder / "README.md").read_text(encoding="utf-8").startswith(_TITLE)
+        title = (folder / "README.md").read_text(encoding="utf-8").startswith(_TITLE)
+        listed = (folder / "report.txt").read_text(encoding="utf-8").partition(_FILES)[2] if title else ""
     except (OSError, UnicodeDecodeError):
-        return False
+        listed = ""
+    own = {*listed.partition("\n\n")[0].splitlines(), *(_MADE if listed else ())}
+    return sorted({path.name for path in folder.iterdir()} - own)
 
 
 def _fill(folder: Path, reduced: Reduced, expected: Mapping[str, Array], story: Story) -> None:
@@ -174,7 +200,9 @@ def _fill(folder: Path, reduced: Reduced, expected: Mapping[str, Array], story: 
     write_bytes(folder / "inputs.npz", _npz(reduced.feeds))
     write_bytes(folder / "expected.npz", _npz(expected))
     for name, content in story.files.items():
-        if isinstance(content, Path):
+        if isinstance(content, Model):
+            content.save(folder / name)
+        elif isinstance(content, Path):
             shutil.copyfile(content, folder / name)
         else:
             (folder / name).write_text(content, encoding="utf-8")
@@ -220,14 +248,15 @@ def _write_texts(
         nodes=_count(reduced.nodes), whose=f"{whose[0].upper()}{whose[1:]}.", doubt=doubt,
     )  # fmt: skip
     (folder / "README.md").write_text(readme, encoding="utf-8")
-    (folder / "report.txt").write_text(_report(reduced, story, doubt), encoding="utf-8")
+    files = sorted({path.name for path in folder.iterdir()} | {"report.txt"})
+    (folder / "report.txt").write_text(_report(reduced, story, doubt, files), encoding="utf-8")
 
 
 def _count(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
-def _report(reduced: Reduced, story: Story, doubt: str) -> str:
+def _report(reduced: Reduced, story: Story, doubt: str, files: Sequence[str]) -> str:
     facts = "\n".join(f"{name}: {text}" for name, text in story.facts.items())
     inputs = "\n".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in reduced.feeds.items())
     parts = [
@@ -235,6 +264,7 @@ def _report(reduced: Reduced, story: Story, doubt: str) -> str:
         f"To reproduce, in this folder, with {story.needs}:\n\n    {story.line}",
         f"It ends with exit code {story.exit_code} while the fault is there.",
         doubt.strip(),
+        _FILES.lstrip() + "\n".join(files),
         facts and f"What was seen\n\n{facts}",
         "Nodes\n\n" + "\n".join(nodes_text(reduced.model, reduced.feeds)),
         f"Inputs (inputs.npz)\n\n{inputs or 'none'}",

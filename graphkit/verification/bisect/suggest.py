@@ -24,6 +24,7 @@ from graphkit.proof import Evidence, Proof
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Values
 from graphkit.verification.bisect.conclusions import Conclusion, Witness
+from graphkit.verification.bisect.search import Exhausted
 
 Sort = Literal["passes", "bind", "flag", "exclusion"]
 
@@ -85,15 +86,12 @@ def alone(
     """The first thing that avoids a fault where it shows by itself; None when nothing does, or nothing shows it.
 
     mnn_op: the quantized MNN operator at fault, if it is one. sizes: sizes of the model's named dims in the sample.
+    Raises Exhausted when the lab's budget ends.
     """
     witness = conclusion.witness
     if witness is None:
         return None
-    for suggestion in _candidates(
-        witness, lab.options, mnn_op if conclusion.kind == "quantization" else "", sizes or {}
-    ):
-        if lab.exhausted:
-            return None
+    for suggestion in _candidates(witness, lab, mnn_op if conclusion.kind == "quantization" else "", sizes or {}):
         error = _tried(witness, suggestion, lab, luck=bool(conclusion.note))
         if error is not None:
             return replace(suggestion, alone=error)
@@ -101,7 +99,7 @@ def alone(
 
 
 def repeated(conclusion: Conclusion, found: Sequence[Suggestion | None], lab: Lab) -> Suggestion | None:
-    """One of the suggestions for other faults that avoids this one too; None when none does."""
+    """One of the suggestions for other faults that avoids this one too; None when none does. Raises as `alone`."""
     witness = conclusion.witness
     if witness is None:
         return None
@@ -113,9 +111,8 @@ def repeated(conclusion: Conclusion, found: Sequence[Suggestion | None], lab: La
     return None
 
 
-def _candidates(
-    witness: Witness, options: ConverterOptions, mnn_op: str, sizes: Mapping[str, int]
-) -> Iterator[Suggestion]:
+def _candidates(witness: Witness, lab: Lab, mnn_op: str, sizes: Mapping[str, int]) -> Iterator[Suggestion]:
+    options = lab.options
     if mnn_op:
         yield Suggestion(
             "exclusion", f"leave '{mnn_op}' float (bits 0 in a --compressionParamsFile)", excluded=(mnn_op,)
@@ -124,6 +121,7 @@ def _candidates(
         if OPTIONS[name].kind in ("flag", "switch") and value:
             yield Suggestion("flag", f"leave --{name} out", options={name: None})
     for passes in _PASSES:
+        lab.check()
         if _changes(witness.model, passes):
             yield Suggestion("passes", f"--passes {passes}", passes=passes)
     graph = Graph.of(witness.model)
@@ -203,7 +201,7 @@ def together(suggestions: Sequence[Suggestion], case: Case, before: tuple[float,
     """Follow all suggestions on the whole model, convert it, and say in each what its outputs are then.
 
     before: the error of the outputs now, and their relative L2. Samples of other sizes than the ones that are bound
-    are left out.
+    are left out. They come back as they were when it does not work, or there is no time for it.
     """
     model, lab = case.model, case.lab
     fitting = [sample for sample in case.evidence.samples if fits(model, sample.feeds, suggestions)]
@@ -215,9 +213,12 @@ def together(suggestions: Sequence[Suggestion], case: Case, before: tuple[float,
         except GraphkitError:
             return tuple(suggestions)
         made = Path(folder) / "model.mnn"
-        if case.convert(changed, made, options) is not None:
+        try:
+            if case.convert(changed, made, options) is not None:
+                return tuple(suggestions)
+            trial = lab.run(made, [sample.feeds for sample in fitting])
+        except Exhausted:
             return tuple(suggestions)
-        trial = lab.run(made, [sample.feeds for sample in fitting])
     if trial.failure is not None:
         return tuple(suggestions)
     proof = Evidence(fitting).judge_outputs(trial.runs, case.tolerance, squeeze=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ class LayerRow:
     other ONNX nodes between the anchors and `tensor`, inputs' side first. mnn_op, mnn_type, slot: the MNN operator's
     name and type, and which of its outputs. anchors: the nearest ONNX tensors upstream that were compared too, or are
     inputs of the model: what lies between them and `tensor` is what this row judges. place: "" for the main graph,
-    else labels of nodes and branches (`cond/then_branch`), as `regions.graph_at` reads them.
+    else labels of nodes and branches (`cond/then_branch`), as `regions.places` names them.
     local: the error when everything the operator reads is the reference's, accumulated: the error when nothing was
     put right before; both are the largest error over the reference's largest value, None when not measured (NaN
     where NaN or infinite positions, or integers that are compared exactly, differ). max_abs and max_ref: the absolute
@@ -138,12 +138,15 @@ class LayersResult:
         some.sort(key=lambda pair: pair[0], reverse=descending)
         return (*(row for _, row in some), *none)
 
-    def csv(self) -> str:
-        """The table as CSV (RFC 4180) with a header line; lists within a cell are separated by a space."""
+    def csv(self, rows: Sequence[LayerRow] | None = None) -> str:
+        """The table as CSV (RFC 4180) with a header line; lists within a cell are separated by a space.
+
+        rows: these, in this order (see `sorted_by`), instead of all in MNN's.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\r\n")
         writer.writerow(COLUMNS)
-        for row in self.rows:
+        for row in self.rows if rows is None else rows:
             writer.writerow([_cell(name, getattr(row, name)) for name in COLUMNS])
         return text.getvalue()
 

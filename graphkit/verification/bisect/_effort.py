@@ -11,7 +11,7 @@ from graphkit.verification.bisect.search import Exhausted
 
 
 @dataclass
-class Budget:
+class Effort:
     """At most so many seconds, from now, and so many tries (conversions, runs of a check).
 
     Raises UsageError unless both are positive.
@@ -32,12 +32,26 @@ class Budget:
         return time.monotonic() - self.started
 
     @property
+    def left(self) -> float:
+        """Seconds that are left, 0 when there are none."""
+        return max(0.0, self.seconds - self.elapsed)
+
+    @property
+    def late(self) -> bool:
+        """True when the time is up."""
+        return not self.left
+
+    @property
     def over(self) -> bool:
-        """True when no more may be spent."""
-        return self.spent >= self.probes or self.elapsed >= self.seconds
+        """True when no more may be spent: the time is up, or all tries are used."""
+        return self.spent >= self.probes or self.late
 
     def spend(self) -> None:
         """Take one try; raises Exhausted when there is none left."""
         if self.over:
             raise Exhausted
         self.spent += 1
+
+    def with_tries(self, probes: int) -> Effort:
+        """The same seconds, already running, and so many tries of its own."""
+        return Effort(self.seconds, probes, 0, self.started)
