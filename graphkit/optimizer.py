@@ -189,7 +189,8 @@ def gather(
         if bind and inputs is None and gather(model, None, None, seed)[0] is not None:
             sizes = ", ".join(f"{name}={_size_text(size)}" for name, size in bind.items())
             raise UsageError(f"the model does not run with {sizes}: {error.message}", node=error.node) from error
-        return None, f"the original does not run in onnxruntime: {error.message}"
+        where = f" (node '{error.node}')" if error.node and f"'{error.node}'" not in error.message else ""
+        return None, f"the original does not run in onnxruntime: {error.message}{where}"
 
 
 def bound_model(model: Model, bind: Bindings | None) -> Model:

@@ -24,7 +24,7 @@ from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.runtime import Session
 
 _SEARCH_SECONDS = 20.0  # for each of the many small steps that look for a node, whatever the model took
-_REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
+REPLACE = "replace these nodes by a pass of your own: docs/plugins.md shows how"
 
 
 class Inquiry:
@@ -91,7 +91,8 @@ class Inquiry:
         """MNN takes the model, and nothing tells whether what it computes is right."""
         self.progress("looking for the node")
         graph = Graph.of(model)
-        faults = locate.random_nodes(graph) or locate.failing_node(graph, _loads, excuse)
+        faults = locate.random_nodes(graph) or locate.named_node(graph, excuse)
+        faults = faults or locate.failing_node(graph, _loads, excuse)
         return MnnError(
             f"nothing tells whether MNN computes this model right: {excuse}", faults=faults,
             file=model.path, hint="--verify none hands it over all the same",
@@ -110,7 +111,7 @@ class Inquiry:
         if error.unsupported_ops:
             faults = locate.nodes_of(graph, error.unsupported_ops)
             message = f"MNN refused {len(faults)} node{'s' if len(faults) != 1 else ''}"
-            hint = hint or _REFUSED
+            hint = hint or REPLACE
         else:
             self.progress("looking for the node")
             faults = locate.failing_node(graph, self._converts, error.message)

@@ -16,6 +16,7 @@ from graphkit.errors import GraphkitError, MnnError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
+from graphkit.mnn._told import told
 from graphkit.mnn.carry.carrier import Carrier, Trial
 from graphkit.mnn.carry.results import Carriage
 from graphkit.mnn.convert import ConverterError, run_converter
@@ -127,7 +128,10 @@ def convert(
     if _is_quantized(handed):  # by a pass: the codes are noted now, and MNNConvert gets floats
         trip.carrier = Carrier.of(handed, half_scales=bool(options.get("fp16")))
         handed = optimize(handed, _FLOATS, verify="none", plugins=plugins).model
-    return trip.run(handed, evidence, excuse, result)
+    try:
+        return trip.run(handed, evidence, excuse, result)
+    except MnnError as error:
+        raise told(error, result.report.records) from error.__cause__
 
 
 _FLOATS = "dequantize-weights,fixpoint(fold-constants,cleanup)"
