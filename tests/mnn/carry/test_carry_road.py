@@ -343,3 +343,19 @@ def test_the_report_has_a_line_for_codes_and_one_for_each_float(
     said = " ".join(capsys.readouterr().out.split())
     assert "carried 1 quantized layer: 8-bit per channel, 12.3 kB → 3.53 kB; with memory=low the error is" in said
     assert "float: p, 9.22 kB instead of 2.5 kB: its scales change every input channel" in said
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_tables_in_blocks_of_few_rows_stay_bytes_and_are_named(rows: int, bits: int, tmp_path: Path) -> None:
+    attributes = f"block_size=32, bits={bits}, gather_axis=0, quantize_axis=1"
+    text = (
+        f"g (int64[2, 3] i) => (float[2, 3, 64] y) {{ y = com.microsoft.GatherBlockQuantized<{attributes}>(q, i, s) }}"
+    )
+    stored = codes(rows, 64 * bits // 8, dtype=np.uint8)
+    result = convert(model(text, {"q": stored, "s": scales(rows, 2)}), tmp_path / "m.mnn")
+    assert result.proof.kind == "equal"
+    (layer,) = result.carriage.layers
+    assert (layer.weights, layer.op, layer.bits, layer.block) == (("q",), "Gather", 8, 32)
+    assert layer.before == 4 * rows * 64
+    assert not result.carriage.left
