@@ -215,6 +215,7 @@ class _Trip:
                 raise lost
             made = self.carrier.carry(made, self.seconds)
             proof, failure = self._prove(model, made, evidence, excuse)
+            made = self.carrier.carried or made
             if failure is None and run.doubt and proof.kind != "equal":
                 failure = self.inquiry.refused(model, ConverterError(run.doubt, log=run.log))
             if failure is None or self.keep:
@@ -262,7 +263,9 @@ class _Trip:
         except UsageError as error:
             return Proof(note=str(error)), self.inquiry.unfit(model, error)
         except MnnError as error:
-            spoilt = self.carrier.spoilt(trial, error.message)
+            if self.carrier.mended(trial, error.message):
+                return self._mended(trial)
+            spoilt = self.carrier.spoilt(error.message)
             return Proof(note=str(error)), spoilt or self.inquiry.failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
         if proof.kind == "none":
@@ -270,8 +273,17 @@ class _Trip:
         if proof.ok:
             self.carrier.measure(trial)
             return proof, None
+        if self.carrier.mended(trial, proof.reason):
+            return self._mended(trial)
         kept = f"; kept as {self.output}" if self.keep else ""
-        return proof, self.carrier.spoilt(trial, proof.reason) or self.inquiry.wrong(model, evidence, proof, kept)
+        return proof, self.carrier.spoilt(proof.reason) or self.inquiry.wrong(model, evidence, proof, kept)
+
+    def _mended(self, trial: Trial) -> tuple[Proof, None]:
+        """The proof of the file in which a few layers are float again."""
+        assert self.carrier.carried is not None
+        self.carrier.measure(trial)
+        proof = proving.judge(trial.evidence, self.carrier.carried, self.tolerance, timeout=self.timeout)
+        return proof, None
 
     def _place(self, made: Path) -> None:
         """Move the file and its weights into place; an existing output survives a failure.
