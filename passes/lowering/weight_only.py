@@ -32,6 +32,9 @@ def matmul_n_bits(graph: Graph, node: Node) -> Outcome:
     ):
         return matmul_n_bits.refuse(node, "weights, scales or zero points are not constant")
     codes, scales = (array for array in arrays if array is not None)
+    if groups is not None and (bits == 2 or (zeros is not None and zeros.dtype == np.uint8)):
+        what = "codes of 2 bits" if bits == 2 else "packed zero points, which it takes for the middle of the range"
+        return matmul_n_bits.refuse(node, f"onnxruntime itself computes g_idx with {what} wrong: nothing would tell")
     if codes.dtype != np.uint8 or scales.dtype.kind != "f":
         return matmul_n_bits.refuse(node, f"weights of {codes.dtype.name} with scales of {scales.dtype.name}")
     weight = dequantized(codes, scales, zeros, groups, bits, int(node.attr("K")), int(node.attr("N")))
@@ -54,16 +57,17 @@ def dequantized(
     """Float32 weights [outputs, inputs] of packed codes [outputs, blocks, bytes]; None when sizes do not fit.
 
     Codes lie in each byte from the lowest bits up. `zeros` are packed codes, or numbers per block; without them
-    it is the middle of the range. `groups` names the block of each input where blocks are not in order.
+    it is the middle of the range. `groups` names the block of each input where blocks are not in order; onnxruntime
+    takes it for whole blocks too, and reads the first `inputs`.
     """
     if not scales.size or scales.size % outputs or not codes.size or codes.size % scales.size:
         return None
     blocks = scales.size // outputs
     unpacked = _unpack(codes.reshape(outputs, -1), bits)
     block = unpacked.shape[1] // blocks
-    index = (
-        np.minimum(np.arange(inputs) // block, blocks - 1) if groups is None else groups.reshape(-1).astype(np.int64)
-    )
+    if groups is not None and (groups.dtype.kind not in "iu" or groups.size not in (inputs, blocks * block)):
+        return None
+    index = np.minimum(np.arange(inputs) // block, blocks - 1) if groups is None else groups.reshape(-1)[:inputs]
     if unpacked.shape[1] < inputs or index.size != inputs or index.min() < 0 or index.max() >= blocks:
         return None
     offset = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
