@@ -22,7 +22,7 @@ from graphkit.mnn.carry.results import Carriage
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.handoff import ready, write
-from graphkit.mnn.inquiry import Inquiry
+from graphkit.mnn.inquiry import Inquiry, halves
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.sources import check_source
 from graphkit.model import Model, PathLike
@@ -112,6 +112,7 @@ def convert(
     if faults:
         raise MnnError("MNN cannot have this model's inputs and outputs", faults=faults, file=model.path)
     trip.carrier = Carrier.of(model, half_scales=bool(options.get("fp16")))
+    trip.inquiry.halved = halves(Graph.of(model))
     if passes is None:
         evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, _NOT_ASKED)
         return trip.run(bound_model(model, bind), evidence, excuse, None)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from graphkit.compare import Tolerance
 from graphkit.errors import MnnError, NodeFault
+from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn._told import told
-from graphkit.mnn.inquiry import REPLACE
+from graphkit.mnn.inquiry import REPLACE, halves
+from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.road import convert
 from graphkit.model import Model
 from graphkit.rewrite import Refusal
@@ -89,3 +92,34 @@ def test_conversion_names_the_node_that_onnxruntime_does_not_run(tmp_path: Path)
 def test_other_passes_do_not_say_why_a_node_was_left() -> None:
     other = replace(record(refusals=(Refusal("fold", "n", "too large"),)), name="fold-constants")
     assert told(error(), [other]).faults[0].reason == "no such operator in MNN"
+
+
+def quantized(kind: str) -> Model:
+    """A model that rounds its input to codes, by a range that is known or found."""
+    pair = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="dq"),
+    ]
+    dynamic = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "t", "p"]),
+        helper.make_node("DequantizeLinear", ["q", "t", "p"], ["y"], name="dq"),
+    ]
+    nodes, constants = (pair, {"s": np.float32(0.0117), "z": np.uint8(128)}) if kind == "pair" else (dynamic, {})
+    return model(nodes, {"x": (TensorProto.FLOAT, [3, 8])}, {"y": TensorProto.FLOAT}, constants)
+
+
+def test_half_floats_and_quantized_activations_are_named_as_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(MnnError, match="computes the model wrong") as caught:
+        convert(
+            quantized("pair"),
+            tmp_path / "m.mnn",
+            options=ConverterOptions.of(fp16=True),
+            tolerance=Tolerance(rtol=1e-3),
+        )
+    assert "leave --fp16 out, or its rounding with --passes strip-activation-qdq" in str(caught.value.hint)
+
+
+def test_advice_about_half_floats_is_for_models_that_quantize() -> None:
+    assert "strip" not in halves(Graph.of(quantized("dynamic")))
+    assert "leave --fp16 out" in halves(Graph.of(quantized("dynamic")))
+    assert not halves(Graph.of(damaged(3)))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphkit.model import Model
 from graphkit.passes.lower_for_mnn import LowerForMnn
 from graphkit.testing import assert_rewrites, assert_unchanged, run
 from tests.in_mnn import assert_right_in_mnn
