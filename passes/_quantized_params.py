@@ -6,6 +6,7 @@ else has checked them. Sources: ONNX Operators, and onnxruntime's ContribOperato
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
@@ -109,6 +110,7 @@ def guarded(*rules: Rule) -> tuple[Rule, ...]:
 
 
 def _guarded(rule: Rule) -> Rule:
+    @functools.wraps(rule.match)
     def match(graph: Graph, node: Node) -> Outcome:
         problem = unsound(graph, node) if node.op in _NEEDED else ""
         return rule.refuse(node, problem) if problem else rule.match(graph, node)
