@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from graphkit._baseline import Baseline
 from graphkit.compare import Tolerance
-from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import FixpointStage, Manager, PassRecord, PassStage, RunReport, Stage
 from graphkit.model import Model, PathLike
@@ -96,7 +96,7 @@ def optimize(
     part. The given model is not changed.
 
     Raises UsageError for unknown names, options or bindings, ModelError for a bad model, PassError for a pass
-    that raises or breaks the graph.
+    that raises or breaks the graph (ModelError when onnxruntime does not run the model either).
     """
     _check_arguments(verify, on_mismatch, stop_after, inputs)
     model = model if isinstance(model, Model) else Model.load(model)
@@ -116,7 +116,14 @@ def optimize(
         plugins=registry.plugins,
     )
     baseline = Baseline(evidence, excuse, tolerance, lambda moved: gather(moved, None, inputs, seed))
-    report = _run(manager, stages, baseline, each=verify == "each")
+    try:
+        report = _run(manager, stages, baseline, each=verify == "each")
+    except PassError as error:
+        why = excuse if verify != "none" else gather(model, _bindings(stages), inputs, seed)[1]
+        if not why or any(part in why for part in _LACKS):
+            raise
+        hint = f"what the pass saw is in {error.reproducer}" if error.reproducer else None
+        raise ModelError(f"{error.message}; and {why}", file=model.path, hint=hint) from error
     result = graph.to_model()
     proof = baseline.prove(result)
     if not proof.ok and verify == "end":
@@ -126,6 +133,10 @@ def optimize(
         result = graph.to_model()
         proof = baseline.prove(result)
     return OptimizeResult(result, ",".join(map(str, stages)), report, proof, baseline.evidence)
+
+
+# What onnxruntime says of operators that it lacks: that says nothing about the model.
+_LACKS = ("is not a registered function/op", "No Op registered", "Could not find an implementation", "No opset import")
 
 
 def _run(manager: Manager, stages: list[Stage], baseline: Baseline, *, each: bool) -> RunReport:
@@ -189,7 +200,8 @@ def gather(
         if bind and inputs is None and gather(model, None, None, seed)[0] is not None:
             sizes = ", ".join(f"{name}={_size_text(size)}" for name, size in bind.items())
             raise UsageError(f"the model does not run with {sizes}: {error.message}", node=error.node) from error
-        return None, f"the original does not run in onnxruntime: {error.message}"
+        where = f" (node '{error.node}')" if error.node and f"'{error.node}'" not in error.message else ""
+        return None, f"the original does not run in onnxruntime: {error.message}{where}"
 
 
 def bound_model(model: Model, bind: Bindings | None) -> Model:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from graphkit import _drift
+from graphkit import _drift, _permissions
 from graphkit._departures import departure
 from graphkit.compare import Comparison, Ties, Tolerance, compare
 from graphkit.errors import GraphkitError, OutputError, UsageError
@@ -164,10 +164,12 @@ class Evidence:
         from graphkit._evaluator import Evaluator
 
         graph = graph or Graph.of(model)
-        doubt, failure = departure(graph), None
+        doubt, failure, exactly = departure(graph), None, _permissions.note(model)
         if not doubt:
             try:
-                return cls._gather(Session, model, graph, inputs, seed, variants)
+                evidence = cls._gather(Session, model, graph, inputs, seed, variants)
+                evidence.note = "; ".join(part for part in (evidence.note, exactly) if part)
+                return evidence
             except (UsageError, OutputError):
                 raise  # nothing is wrong with the model
             except GraphkitError as error:

@@ -23,6 +23,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
+from graphkit._permissions import exact
 from graphkit._scratch import scratch
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model
@@ -99,7 +100,8 @@ class Session:
     """An onnxruntime CPU session on a file or a model in memory; a context manager.
 
     `outputs` are the tensors to compute, default the model's outputs; inner tensors of the main graph may be
-    asked for. `optimize` turns onnxruntime's graph optimizations on. Raises ModelError when onnxruntime does
+    asked for. Models compute as their operators say: attributes that permit less do not count (see `_permissions`).
+    `optimize` turns onnxruntime's graph optimizations on. Raises ModelError when onnxruntime does
     not accept the model, UsageError when a tensor of `outputs` does not exist.
     """
 
@@ -159,7 +161,7 @@ class Session:
         """The file to open: the source itself, or a temporary one for models in memory and inner outputs."""
         if not isinstance(source, Model) and outputs is None:
             return Path(source)
-        model = source if isinstance(source, Model) else Model.load(source)
+        model = exact(source if isinstance(source, Model) else Model.load(source))
         if outputs is not None:
             model = with_outputs(model, outputs)
         self._folder = scratch("ort")

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes._quantized_params import unsound
 
 QUANTIZE = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 DEQUANTIZE = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
@@ -124,7 +125,7 @@ def constant(graph: Graph, value: str, depth: int = _DEPTH) -> np.ndarray | None
     node = graph.producer(value) if value and known is None else None
     if known is not None or node is None or not depth or node.subgraphs:
         return known
-    if node.op not in VIEWS + QUANTIZE:
+    if node.op not in VIEWS + QUANTIZE or unsound(graph, node):
         return None
     ins = [constant(graph, name, depth - 1) if name else None for name in node.inputs]
     if any(array is None and name for array, name in zip(ins, node.inputs, strict=True)):
@@ -134,11 +135,17 @@ def constant(graph: Graph, value: str, depth: int = _DEPTH) -> np.ndarray | None
         assert ins[1] is not None
         zero = ins[2] if len(ins) > 2 else None
         return quantized(ins[0], ins[1], zero, Layout.of(node), code_type(graph, node))
-    return view(node, [array for array in ins if array is not None])
+    try:
+        return view(node, [array for array in ins if array is not None])
+    except (ValueError, IndexError):  # what stands there does not fit: the node stays, for others to judge
+        return None
 
 
 def view(node: Node, ins: list[np.ndarray]) -> np.ndarray | None:
-    """What a node of `VIEWS` makes of constants; None for a cast whose edges are the platform's."""
+    """What a node of `VIEWS` makes of constants; None for a cast whose edges are the platform's.
+
+    Raises ValueError or IndexError when the constants do not fit.
+    """
     x = ins[0]
     if node.op == "Identity":
         return x
@@ -173,6 +180,8 @@ def _reshaped(node: Node, x: np.ndarray, ins: list[np.ndarray]) -> np.ndarray:
 
 def folded(graph: Graph, node: Node) -> npt.NDArray[np.generic] | str | None:
     """The float values of a DequantizeLinear of constants; a reason when they cannot be had, None for no constants."""
+    if problem := unsound(graph, node):
+        return problem
     arrays = [constant(graph, value) if value else None for value in node.inputs]
     if any(array is None and name for array, name in zip(arrays, node.inputs, strict=True)):
         return None
@@ -189,6 +198,8 @@ def folded(graph: Graph, node: Node) -> npt.NDArray[np.generic] | str | None:
 
 def same_parameters(graph: Graph, write: Node, read: Node) -> bool:
     """True when a DequantizeLinear undoes a QuantizeLinear: equal scales, zero points and layout."""
+    if unsound(graph, write) or unsound(graph, read):
+        return False
     if Layout.of(write) != Layout.of(read) and not _one(graph, write.inputs[1]):
         return False
     return all(_equal(graph, write.input(i), read.input(i), optional=i == 2) for i in (1, 2))

@@ -6,13 +6,14 @@ import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.node import Node
-from graphkit.rewrite import Builder, Outcome, Refusal, rule
+from graphkit.passes._quantized_params import guarded
+from graphkit.rewrite import Builder, Outcome, Refusal, Rule, rule
 
 _NAME = "float-lstm"
 
 
 @rule("com.microsoft::DynamicQuantizeLSTM", name=_NAME)
-def float_lstm(graph: Graph, node: Node) -> Outcome:
+def _float_lstm(graph: Graph, node: Node) -> Outcome:
     """DynamicQuantizeLSTM keeps W and R as codes [directions, inputs, 4·hidden]; LSTM reads floats, transposed."""
     weights = [_weights(graph, node, 1, 8), _weights(graph, node, 2, 10)]
     if any(array is None for array in weights):
@@ -31,7 +32,7 @@ def float_lstm(graph: Graph, node: Node) -> Outcome:
 def _weights(graph: Graph, node: Node, codes: int, scale: int) -> np.ndarray | None:
     """[directions, 4·hidden, inputs] in float32; scales a direction, or a column of each direction."""
     values, factors, zeros = (graph.constant(node.input(i)) for i in (codes, scale, scale + 1))
-    if values is None or factors is None or zeros is None or values.ndim != 3:
+    if values is None or factors is None or zeros is None or values.ndim != 3 or not values.size:
         return None
     shapes = [_spread(array, values.shape) for array in (zeros, factors)]
     if None in shapes:
@@ -47,3 +48,6 @@ def _spread(array: np.ndarray, shape: tuple[int, ...]) -> tuple[int, int, int] |
     if array.size == shape[0]:
         return (shape[0], 1, 1)
     return (shape[0], 1, shape[2]) if array.size == shape[0] * shape[2] else None
+
+
+FLOAT_LSTM: Rule = guarded(_float_lstm)[0]

@@ -89,6 +89,8 @@ def read(graph: Graph, node: Node) -> Linear | str | None:
     bias = graph.constant(node.input(2)) if node.input(2) else None
     if node.input(2) and bias is None:
         return f"the bias of '{node.label}' is not constant"
+    if weight.ndim < 2:
+        return f"the weight of '{node.label}' has {weight.ndim} axes"
     return _gemm(node, weight, bias) if node.op_type == "Gemm" else _convolution(node, weight, bias)
 
 
@@ -99,9 +101,11 @@ def _matmul(node: Node, weight: np.ndarray) -> Linear | str:
     return Linear("MatMul", x, name, weight, None, weight.shape[1], node.outputs[0], (node,))
 
 
-def _convolution(node: Node, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
+def _convolution(node: Node, weight: np.ndarray, bias: np.ndarray | None) -> Linear | str:
     group = node.attr("group", 1)
     channels = weight.shape[0] if node.op_type == "Conv" else weight.shape[1] * group
+    if bias is not None and bias.shape != (channels,):
+        return f"the bias of '{node.label}' is not one number a channel"
     x, name = node.inputs[:2]
     return Linear(node.op_type, x, name, weight, bias, channels, node.outputs[0], (node,), group)
 

@@ -13,6 +13,7 @@ from graphkit.node import Node
 from graphkit.passes import _dequantize
 from graphkit.passes._dequantize import DEQUANTIZE, Layout, folded
 from graphkit.passes._emit import Emit
+from graphkit.passes._quantized_params import guarded
 from graphkit.rewrite import Outcome, PassResult, Refusal, Rewrite, Rule, apply_rules
 
 _NAME = "dequantize-weights"
@@ -142,5 +143,7 @@ def _row(build: Emit, values: np.ndarray, indices: str) -> str:
     return name if values.ndim == 0 else build.op("Gather", name, indices, axis=0)
 
 
-FOLDED = Rule(_NAME, DEQUANTIZE, _fold)
-GATHERED = Rule("scale-after-gather", DEQUANTIZE, _gathered)
+FOLDED, GATHERED = guarded(
+    Rule(_NAME, DEQUANTIZE, _fold),
+    Rule("scale-after-gather", DEQUANTIZE, _gathered),
+)

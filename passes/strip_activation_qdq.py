@@ -15,7 +15,8 @@ from graphkit.node import Node, with_inputs
 from graphkit.passes import _dequantize
 from graphkit.passes._dequantize import DEQUANTIZE, QUANTIZE, RANGES, Layout, code_type, result_type, same_parameters
 from graphkit.passes._emit import Emit
-from graphkit.passes._float_lstm import float_lstm
+from graphkit.passes._float_lstm import FLOAT_LSTM
+from graphkit.passes._quantized_params import guarded, unsound
 from graphkit.passes.lowering._integral import MOVES
 from graphkit.rewrite import Outcome, PassResult, Refusal, Rule, apply_rules
 
@@ -48,7 +49,7 @@ class StripActivationQdq:
         """Strip the graph and all graphs inside it."""
         shapes.infer(graph)
         ranges = _ranges(graph)
-        result = apply_rules(graph, (Rule(_NAME, DEQUANTIZE, self._strip), MOVED, float_lstm))
+        result = apply_rules(graph, (*guarded(Rule(_NAME, DEQUANTIZE, self._strip), MOVED), FLOAT_LSTM))
         if not result.modified:
             return result
         left = {node.inputs[0] for inner in graph.walk() for op in QUANTIZE for node in inner.by_op(op)}
@@ -82,6 +83,8 @@ def _ranges(graph: Graph) -> dict[str, str]:
     for inner in graph.walk():
         for op in QUANTIZE:
             for node in inner.by_op(op):
+                if unsound(inner, node):
+                    continue
                 lines.setdefault(node.inputs[0], _line(inner, node))
     return lines
 
@@ -105,7 +108,9 @@ def _range(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
     if scale is None or limits is None or (node.input(2) and zero is None):
         return None
     factors = scale.astype(np.float64)
-    shift = 0.0 if zero is None else zero.astype(np.float64)
+    shift = np.zeros(()) if zero is None else zero.astype(np.float64)
+    if not scale.size or (scale.shape != shift.shape and 1 not in (scale.size, shift.size)):
+        return None
     return (limits[0] - shift) * factors, (limits[1] - shift) * factors
 
 

@@ -70,3 +70,29 @@ def test_dynamic_steps_do_not_move_with_the_nudge() -> None:
     x = np.linspace(-1, 1, 256, dtype=np.float32).reshape(4, 64)
     (sample,) = Evidence.gather(parse(text), inputs=[{"x": x}]).samples
     assert sample.drift > 2e-3
+
+
+@pytest.mark.parametrize("x", [[[3.0], [-3.0], [-0.5]], [[3.0, -3.0, -0.5], [3.0, -3.0, 3.0]]])
+def test_a_zero_point_between_two_codes_drifts_with_the_reach_of_the_range(x: list[list[float]]) -> None:
+    text = """g (float[N, K] x) => (float[N, K] y) {
+        q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }"""
+    (sample,) = Evidence.gather(parse(text), inputs=[{"x": np.array(x, np.float32)}]).samples
+    assert sample.drift == pytest.approx(2 / 255, rel=0.01)  # −min / scale is 127.5
+
+
+def test_the_nudge_differs_along_the_last_axis_of_more_than_one() -> None:
+    graph = graph_of("g (float[2, 8, 1] x, float s, uint8 z) => (uint8[2, 8, 1] y) { y = QuantizeLinear(x, s, z) }")
+    nudged = Graph.of(_drift.nudged(graph, seed=0))
+    (factor,) = (nudged.constant(node.inputs[1]) for node in nudged.by_op("Mul"))
+    assert factor is not None
+    assert factor.shape == (8, 1)
+    assert len(np.unique(factor)) == 2
+
+
+def test_each_sample_is_allowed_its_own_drift_and_the_note_says_so() -> None:
+    still = {"x": np.full((4, 64), 0.3, np.float32)}
+    evidence = Evidence.gather(parse(QDQ), inputs=[*halves(), still])
+    assert evidence.samples[1].drift < evidence.samples[0].drift
+    outputs = [sample.expected for sample in evidence.samples]
+    assert "up to" in evidence.judge_outputs(outputs, Tolerance(rtol=1e-4)).note
+    assert "on each sample" in evidence.judge_outputs(outputs, Tolerance(rtol=1e-4)).note

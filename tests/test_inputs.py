@@ -375,3 +375,10 @@ def test_an_input_that_would_fill_the_memory_is_refused() -> None:
     graph = Graph.of(parse("g (float[1000000, 2048] x) => (float[1000000, 2048] y) { y = Relu(x) }"))
     with pytest.raises(UsageError, match=r"'x' of 1000000x2048 would take 8\.2 GB"):
         random_inputs(graph)
+
+
+def test_indices_of_tables_in_blocks_stay_inside() -> None:
+    text = """g (int64[4, 50] i) => (float[4, 50, 32] y) {
+        y = com.microsoft.GatherBlockQuantized<block_size=16, gather_axis=0>(t, i, s) }"""
+    graph = graph_of(text, t=np.zeros((3, 16), np.uint8), s=np.ones((3, 2), np.float32))
+    assert set(np.unique(random_inputs(graph)[0]["i"])) <= {0, 1, 2}

@@ -10,7 +10,7 @@ import pytest
 from passes_for_tests import registry
 
 from graphkit.compare import Tolerance
-from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.errors import ModelError, OutputError, PassError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.model import Model
@@ -209,3 +209,16 @@ def test_a_full_disk_is_not_a_missing_reference(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Model, "save", full)
     with pytest.raises(OutputError):
         optimize(model)
+
+
+@pytest.mark.parametrize("verify", ["none", "end"])
+def test_a_pass_that_raises_is_our_bug_unless_nothing_runs_the_model(verify: str) -> None:
+    with pytest.raises(PassError, match="pass 'crash' raised IndexError"):
+        run(TEXT, "crash", verify=verify)
+    misfit = "g (float[3,4] x) => (float[3,4] y) <float[5] w = {1, 1, 1, 1, 1}> { d = Sigmoid(x) y = Add(d, w) }"
+    with pytest.raises(ModelError, match=r"pass 'crash' raised IndexError.*; and the original does not run") as caught:
+        run(misfit, "crash", verify=verify)
+    assert caught.value.exit_code == 2
+    lacking = "g (float[3,4] x) => (float[3,4] y) { d = Sigmoid(x) y = nowhere.Unheard(d) }"
+    with pytest.raises(PassError):
+        run(lacking, "crash", verify=verify)

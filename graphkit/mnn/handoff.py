@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import onnx
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, numpy_helper
 
 from graphkit._wire import MAX_MESSAGE
 from graphkit.graph import Graph
-from graphkit.model import Model
+from graphkit.model import Model, tensors
 from graphkit.weights import renamed_weight
+
+_TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def ready(model: Model) -> Model:
@@ -46,8 +49,31 @@ def _name_coordinates(graph: Graph) -> bool:
     return bool(old)
 
 
+def _raw(model: Model) -> Model:
+    """The model with the values of all tensors, but for text, as raw bytes."""
+    if not any(map(_typed, tensors(model.proto))):
+        return model
+    proto = copy.deepcopy(model.proto)
+    for tensor in filter(_typed, tensors(proto)):
+        raw = numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+        for field in _TYPED:
+            tensor.ClearField(field)
+        tensor.raw_data = raw
+    return Model(proto, model.store, model.path)
+
+
+def _typed(tensor: TensorProto) -> bool:
+    return any(len(getattr(tensor, field)) for field in _TYPED)
+
+
 def write(model: Model, path: Path) -> None:
-    """Write the file that MNNConvert reads: it takes float16 weights in a file of their own for something else."""
+    """Write the file that MNNConvert reads.
+
+    It takes float16 weights in a file of their own for something else, and numbers in the typed fields of a tensor
+    (int32_data, …) for bytes: int8 and bool are wrong, 16 bits, uint32 and bfloat16 end it (MNN 3.6.1). As raw bytes
+    all are right.
+    """
+    model = _raw(model)
     weights = list(model.weights()) if model.external else []
     halves = any(weight.data_type == TensorProto.FLOAT16 for weight in weights)
     fits = sum(weight.nbytes for weight in weights) + model.proto.ByteSize() < MAX_MESSAGE

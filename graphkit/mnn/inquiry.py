@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from graphkit import _drift
 from graphkit._scratch import scratch
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError, MnnError, UsageError
@@ -20,18 +21,22 @@ from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.handoff import write
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
+from graphkit.passes._dequantize import QUANTIZE
 from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.runtime import Session
 
 _SEARCH_SECONDS = 20.0  # for each of the many small steps that look for a node, whatever the model took
-_REFUSED = "replace these nodes by a pass of your own: docs/plugins.md shows how"
+REPLACE = "replace these nodes by a pass of your own: docs/plugins.md shows how"
 
 
 class Inquiry:
     """Explains failures of one hand-off.
 
-    timeout: seconds for the whole model; seconds: what its steps took so far (a dict that the hand-off fills).
+    timeout: seconds for the whole model; seconds: what its steps took so far (a dict that the hand-off fills). halved:
+    the advice where half floats are asked for, see `halves`.
     """
+
+    halved = ""
 
     def __init__(
         self,
@@ -91,7 +96,8 @@ class Inquiry:
         """MNN takes the model, and nothing tells whether what it computes is right."""
         self.progress("looking for the node")
         graph = Graph.of(model)
-        faults = locate.random_nodes(graph) or locate.failing_node(graph, _loads, excuse)
+        faults = locate.random_nodes(graph) or locate.named_node(graph, excuse)
+        faults = faults or locate.failing_node(graph, _loads, excuse)
         return MnnError(
             f"nothing tells whether MNN computes this model right: {excuse}", faults=faults,
             file=model.path, hint="--verify none hands it over all the same",
@@ -110,7 +116,7 @@ class Inquiry:
         if error.unsupported_ops:
             faults = locate.nodes_of(graph, error.unsupported_ops)
             message = f"MNN refused {len(faults)} node{'s' if len(faults) != 1 else ''}"
-            hint = hint or _REFUSED
+            hint = hint or REPLACE
         else:
             self.progress("looking for the node")
             faults = locate.failing_node(graph, self._converts, error.message)
@@ -134,8 +140,9 @@ class Inquiry:
         bad = next(i for i, check in enumerate(proof.checks) if not check.comparison.ok)
         wrong = [output.name for output in proof.checks[bad].comparison.outputs if not output.ok]
         faults = locate.first_wrong(graph, evidence, bad, wrong, self._outputs, self.tolerance)
+        hint = self.halved if self.halved and self.options.get("fp16") else _advice(graph)
         return MnnError(
-            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=_advice(graph)
+            f"MNN computes the model wrong: {proof.reason}{kept}", faults=faults, file=model.path, hint=hint
         )
 
     # -- one try ------------------------------------------------------------------------------------------
@@ -166,6 +173,19 @@ class Inquiry:
             made = source.with_suffix(".mnn")
             run_converter(source, made, self.options, timeout=self.search_timeout)
             return worker.run(made, feeds, timeout=self.search_timeout).outputs
+
+
+def halves(graph: Graph) -> str:
+    """What half floats (--fp16) do to a model that quantizes what it computes; empty for others.
+
+    Its scales are stored as halves, up to 2^−11 off: of 255 codes that is an eighth of a step, and codes next to an
+    edge become others. Integers of the rounding itself are beyond 65504. MNN has no exact way around.
+    """
+    if not _drift.quantizes(graph):
+        return ""
+    pairs = any(inner.by_op(op) for inner in graph.walk() for op in QUANTIZE)
+    without = ", or its rounding with --passes strip-activation-qdq,mnn" if pairs else ""
+    return f"the model quantizes what it computes, and half floats move its scales and codes: leave --fp16 out{without}"
 
 
 def _loads(model: Model) -> bool:

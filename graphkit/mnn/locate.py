@@ -6,6 +6,7 @@ it grows), wrong values by one conversion with inner tensors as outputs, compare
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from graphkit.proof import Evidence, Feeds
 RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"],
 )
+_NAMED = re.compile(r"\(node '([^']+)'\)$")
 MAX_EXPOSED = 400  # inner tensors made outputs at once; MNN's converter slows down with each
 
 
@@ -51,6 +53,13 @@ def _trains(graph: Graph, node: Node) -> bool:
     mode = node.input(2)
     value = graph.constant(mode) if mode else False
     return bool(value is None or np.any(value))
+
+
+def named_node(graph: Graph, reason: str) -> tuple[NodeFault, ...]:
+    """The node that a reason ends with, `… (node 'x')`, when the graph still has it."""
+    found = _NAMED.search(reason)
+    nodes = (node for inner in graph.walk() for node in inner.nodes if found and node.label == found.group(1))
+    return tuple(NodeFault(node.label, node.op, reason) for node in nodes)[:1]
 
 
 def failing_node(graph: Graph, works: Callable[[Model], bool], reason: str) -> tuple[NodeFault, ...]:

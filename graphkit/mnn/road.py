@@ -16,12 +16,13 @@ from graphkit.errors import GraphkitError, MnnError, OutputError, UsageError
 from graphkit.graph import Graph
 from graphkit.manager import PassRecord
 from graphkit.mnn import locate, proving, worker
+from graphkit.mnn._told import told
 from graphkit.mnn.carry.carrier import Carrier, Trial
 from graphkit.mnn.carry.results import Carriage
 from graphkit.mnn.convert import ConverterError, run_converter
 from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.handoff import ready, write
-from graphkit.mnn.inquiry import Inquiry
+from graphkit.mnn.inquiry import Inquiry, halves
 from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.sources import check_source
 from graphkit.model import Model, PathLike
@@ -111,6 +112,7 @@ def convert(
     if faults:
         raise MnnError("MNN cannot have this model's inputs and outputs", faults=faults, file=model.path)
     trip.carrier = Carrier.of(model, half_scales=bool(options.get("fp16")))
+    trip.inquiry.halved = halves(Graph.of(model))
     if passes is None:
         evidence, excuse = gather(model, bind, inputs, seed) if verify != "none" else (None, _NOT_ASKED)
         return trip.run(bound_model(model, bind), evidence, excuse, None)
@@ -127,7 +129,10 @@ def convert(
     if _is_quantized(handed):  # by a pass: the codes are noted now, and MNNConvert gets floats
         trip.carrier = Carrier.of(handed, half_scales=bool(options.get("fp16")))
         handed = optimize(handed, _FLOATS, verify="none", plugins=plugins).model
-    return trip.run(handed, evidence, excuse, result)
+    try:
+        return trip.run(handed, evidence, excuse, result)
+    except MnnError as error:
+        raise told(error, result.report.records) from error.__cause__
 
 
 _FLOATS = "dequantize-weights,fixpoint(fold-constants,cleanup)"
@@ -211,6 +216,7 @@ class _Trip:
                 raise lost
             made = self.carrier.carry(made, self.seconds)
             proof, failure = self._prove(model, made, evidence, excuse)
+            made = self.carrier.carried or made
             if failure is None and run.doubt and proof.kind != "equal":
                 failure = self.inquiry.refused(model, ConverterError(run.doubt, log=run.log))
             if failure is None or self.keep:
@@ -258,7 +264,9 @@ class _Trip:
         except UsageError as error:
             return Proof(note=str(error)), self.inquiry.unfit(model, error)
         except MnnError as error:
-            spoilt = self.carrier.spoilt(trial, error.message)
+            if self.carrier.mended(trial, error.message):
+                return self._mended(trial)
+            spoilt = self.carrier.spoilt(error.message)
             return Proof(note=str(error)), spoilt or self.inquiry.failed(model, evidence, error)
         self.seconds["verify"] = time.perf_counter() - start
         if proof.kind == "none":
@@ -266,8 +274,17 @@ class _Trip:
         if proof.ok:
             self.carrier.measure(trial)
             return proof, None
+        if self.carrier.mended(trial, proof.reason):
+            return self._mended(trial)
         kept = f"; kept as {self.output}" if self.keep else ""
-        return proof, self.carrier.spoilt(trial, proof.reason) or self.inquiry.wrong(model, evidence, proof, kept)
+        return proof, self.carrier.spoilt(proof.reason) or self.inquiry.wrong(model, evidence, proof, kept)
+
+    def _mended(self, trial: Trial) -> tuple[Proof, None]:
+        """The proof of the file in which a few layers are float again."""
+        assert self.carrier.carried is not None
+        self.carrier.measure(trial)
+        proof = proving.judge(trial.evidence, self.carrier.carried, self.tolerance, timeout=self.timeout)
+        return proof, None
 
     def _place(self, made: Path) -> None:
         """Move the file and its weights into place; an existing output survives a failure.

@@ -175,6 +175,12 @@ def _sizes_at_axis(graph: Graph, node: Node) -> Sequence[Dim]:
     return (shape[axis],) if shape and -len(shape) <= axis < len(shape) else ()
 
 
+def _rows_at_axis(graph: Graph, node: Node) -> Sequence[Dim]:
+    """GatherBlockQuantized: rows along an axis that is never packed."""
+    shape, axis = graph.shape(node.inputs[0]), node.attr("gather_axis", 0)
+    return (shape[axis],) if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape) else ()
+
+
 def _sizes_of_tuple(graph: Graph, node: Node) -> Sequence[Dim]:
     """GatherND and ScatterND: each index tuple walks along the first dimensions."""
     shape, where = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
@@ -225,6 +231,7 @@ _TABLES: dict[tuple[str, int], Callable[[Graph, Node], Sequence[Dim]]] = {
     **{(op, 1): _sizes_at_axis for op in ("Gather", "GatherElements", "ScatterElements", "Scatter")},
     **{(op, 1): _sizes_of_tuple for op in ("GatherND", "ScatterND")},
     **{(op, 1): _classes for op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")},
+    ("GatherBlockQuantized", 1): _rows_at_axis,
     ("MaxUnpool", 1): _places,
     ("OneHot", 0): _depth,
     ("Equal", 0): _codes(0),

@@ -50,8 +50,13 @@ class QuantizedEmit(Emit):
         return x if isinstance(x, str) else self.const(x.astype(np.float32), "float")
 
     def binary(self, op: str, a: Operand, b: Operand) -> Operand:
-        """Add, Sub, Mul or Div in float32; no node for known numbers or neutral ones."""
+        """Add, Sub, Mul or Div in float32; no node for known numbers or neutral ones.
+
+        Raises MisfitError for known numbers whose shapes do not fit together.
+        """
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            if not _broadcast(a.shape, b.shape):
+                raise MisfitError(f"parameters of shapes {list(a.shape)} and {list(b.shape)} do not fit together")
             with np.errstate(all="ignore"):
                 return np.asarray(_FOLD[op](a, b, dtype=np.float32))
         if isinstance(b, np.ndarray) and isinstance(a, str) and bool(np.all(b == _NEUTRAL[op])):
@@ -76,6 +81,8 @@ class QuantizedEmit(Emit):
         if axis is None:
             raise MisfitError(f"axis {layout.axis} of {rank} axes does not exist")
         if len(own) == 1 and (not layout.block or rank == 1 == own[0]):
+            if isinstance(own[0], int) and isinstance(shape[axis], int) and own[0] != shape[axis]:
+                raise MisfitError(f"'{value}' has {own[0]} numbers for an axis of {shape[axis]}")
             return self._reshaped(values, [-1 if i == axis else 1 for i in range(rank)])
         if layout.block and len(own) == rank:
             return self._blocks(values, list(own), axis, layout.block, shape[axis])
@@ -150,6 +157,11 @@ class QuantizedEmit(Emit):
     def result(self, x: Operand, dtype: int) -> str:
         """A float32 operand as a tensor of the wanted float type."""
         return self.named(x) if dtype in (TensorProto.FLOAT, 0) else self.cast(self.named(x), dtype)
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """True when numpy can broadcast two shapes."""
+    return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
 
 
 def _single(zero: Operand | None) -> float | None:

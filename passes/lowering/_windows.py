@@ -55,6 +55,9 @@ def geometry(graph: Graph, node: Node) -> list[Window] | str:
     strides, dilations = node.attr("strides", [1] * count), node.attr("dilations", [1] * count)
     pads, mode = node.attr("pads", [0] * (2 * count)), node.attr("auto_pad", "NOTSET")
     ceil, windows = bool(node.attr("ceil_mode", 0)), []
+    given = ((strides, count), (dilations, count), (pads, 2 * count))
+    if len(shape) != count + 2 or any(len(numbers) != wanted for numbers, wanted in given) or min(strides) < 1:
+        return f"kernel_shape {list(sizes)}, strides {list(strides)} and pads do not fit {len(shape)} axes"
     for axis, size in enumerate(sizes):
         length = shape[axis + 2]
         known = length if isinstance(length, int) else None

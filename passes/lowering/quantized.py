@@ -13,6 +13,7 @@ from graphkit.graph import Graph
 from graphkit.node import Dim, Node
 from graphkit.passes import _dequantize
 from graphkit.passes._dequantize import DEQUANTIZE, QUANTIZE, RANGES, Layout, code_type, result_type, same_parameters
+from graphkit.passes._quantized_params import guarded
 from graphkit.passes.lowering import _integral
 from graphkit.passes.lowering._quantized_emit import MisfitError, Operand, QuantizedEmit
 from graphkit.rewrite import Outcome, Refusal, rule
@@ -71,6 +72,8 @@ def dequantize(graph: Graph, node: Node) -> Outcome:
         build = QuantizedEmit(graph, node)
         build.constants[name] = folded
         return build.rewrite({node.outputs[0]: name}, "fold DequantizeLinear of a constant")
+    if isinstance(folded, str):
+        return Refusal("dequantize-linear", node.label, folded)
     build = QuantizedEmit(graph, node)
     try:
         steps = _steps(build, node)
@@ -148,4 +151,4 @@ def whole_floats(graph: Graph, value: str) -> str | None:
     return node.inputs[0] if inside else None
 
 
-RULES = (quantize, dequantize, float_instead_of_codes, move_floats)
+RULES = guarded(quantize, dequantize, float_instead_of_codes, move_floats)

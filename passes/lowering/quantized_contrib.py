@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes._quantized_params import guarded
 from graphkit.passes.lowering._quantized_emit import MisfitError, QuantizedEmit
 from graphkit.passes.lowering.quantized_dynamic import column, one
 from graphkit.rewrite import Outcome, Refusal, Rule, rule
@@ -67,18 +68,13 @@ def qembed_layernorm(graph: Graph, node: Node) -> Outcome:
 @rule(f"{_MS}::GatherBlockQuantized", name="gather-block-quantized")
 def gather_block_quantized(graph: Graph, node: Node) -> Outcome:
     """MNN lacks it: rows of bytes are gathered and then scaled block by block, so the table stays bytes in MNN."""
-    codes, scales = _codes(graph, node), graph.constant(node.inputs[2])
-    indices, block = node.inputs[1], int(node.attr("block_size", 128))
-    rank = graph.rank(indices)
-    if codes is None or scales is None or codes.ndim != 2 or rank is None:
-        reason = "its table is not a constant matrix, or the rank of its indices is unknown"
+    indices, rank = node.inputs[1], graph.rank(node.inputs[1])
+    found = block_table(graph, node)
+    if isinstance(found, str) or rank is None:
+        reason = found if isinstance(found, str) else "the rank of its indices is unknown"
         return Refusal("gather-block-quantized", node.label, reason)
-    if node.attr("gather_axis", 0) != 0 or node.attr("quantize_axis", 1) % 2 != 1 or codes.shape[1] % block:
-        reason = "rows are not along axis 0, blocks not along axis 1, or the last block is not whole"
-        return Refusal("gather-block-quantized", node.label, reason)
-    zeros = _zeros(graph, node, scales.shape)
-    if isinstance(zeros, Refusal):
-        return zeros
+    codes, scales, zeros = found
+    block = codes.shape[1] // scales.shape[1]
     build = QuantizedEmit(graph, node)
     table = build.const(codes.reshape(len(codes), -1, block), "table")
     rows = build.cast(build.op("Gather", table, indices, axis=0), TensorProto.FLOAT)
@@ -91,13 +87,34 @@ def gather_block_quantized(graph: Graph, node: Node) -> Outcome:
     return build.rewrite({node.outputs[0]: value}, "GatherBlockQuantized as Gather of bytes")
 
 
+def block_table(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray, np.ndarray] | str:
+    """Codes of a GatherBlockQuantized at a byte each [rows, columns], scales and zero points [rows, blocks]; or why
+    they cannot be had.
+    """
+    codes, scales = _codes(graph, node), graph.constant(node.inputs[2])
+    block = int(node.attr("block_size", 128))
+    if codes is None or scales is None or not codes.size:
+        return "its table is not a constant matrix"
+    if (
+        node.attr("gather_axis", 0) != 0
+        or node.attr("quantize_axis", 1) % 2 != 1
+        or not block
+        or codes.shape[1] % block
+    ):
+        return "rows are not along axis 0, blocks not along axis 1, or the last block is not whole"
+    if scales.shape != (codes.shape[0], codes.shape[1] // block):
+        return f"scales of shape {list(scales.shape)} do not fit a table of {list(codes.shape)} in blocks of {block}"
+    zeros = _zeros(graph, node, scales.shape)
+    return zeros if isinstance(zeros, str) else (codes, scales, zeros)
+
+
 def _packed(graph: Graph, node: Node) -> bool:
     """True when a byte holds two codes, the first in its low half."""
     return graph.dtype(node.inputs[0]) == TensorProto.UINT8 and int(node.attr("bits", 4)) == 4
 
 
 def _halves(packed: np.ndarray) -> np.ndarray:
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def _codes(graph: Graph, node: Node) -> np.ndarray | None:
@@ -107,19 +124,23 @@ def _codes(graph: Graph, node: Node) -> np.ndarray | None:
         return None
     if _packed(graph, node):
         return _halves(stored)
-    return stored if stored.dtype == np.uint8 else stored.astype(np.int8)
+    whole = stored.dtype.kind in "iu" or stored.dtype.name in ("int4", "uint4")
+    return None if not whole else stored if stored.dtype == np.uint8 else stored.astype(np.int8)
 
 
-def _zeros(graph: Graph, node: Node, shape: tuple[int, ...]) -> np.ndarray | Refusal:
+def _zeros(graph: Graph, node: Node, shape: tuple[int, ...]) -> np.ndarray | str:
     """Zero points as float32 in the scales' shape; without the input the middle of a byte's codes, else zero."""
     if not node.input(3):
         middle = 2 ** (int(node.attr("bits", 4)) - 1) if graph.dtype(node.inputs[0]) == TensorProto.UINT8 else 0
         return np.full(shape, middle, np.float32)
     stored = graph.constant(node.input(3))
     if stored is None:
-        return Refusal("gather-block-quantized", node.label, "its zero points are not constant")
-    halves = _halves(stored)[..., : shape[-1]] if _packed(graph, node) else stored
-    return halves.astype(np.float32).reshape(shape)
+        return "its zero points are not constant"
+    if stored.ndim and stored.dtype.kind in "iu" and _packed(graph, node):
+        stored = _halves(stored)[..., : shape[-1]]
+    if stored.shape != shape:
+        return f"zero points of shape {list(stored.shape)} do not fit scales of shape {list(shape)}"
+    return stored.astype(np.float32)
 
 
-RULES: tuple[Rule, ...] = (qattention, qembed_layernorm, gather_block_quantized)
+RULES: tuple[Rule, ...] = guarded(qattention, qembed_layernorm, gather_block_quantized)

@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes._quantized_params import guarded
 from graphkit.passes.lowering._numbers import is_zero
 from graphkit.passes.lowering._quantized_emit import MisfitError, Operand, QuantizedEmit
 from graphkit.rewrite import Outcome, Refusal, rule
@@ -115,4 +116,4 @@ def dynamic_quantize_lstm(graph: Graph, node: Node) -> Outcome:
     return Refusal("dynamic-quantize-lstm", node.label, reason)
 
 
-RULES = (dynamic_quantize, dynamic_quantize_matmul, matmul_integer_to_float, dynamic_quantize_lstm)
+RULES = guarded(dynamic_quantize, dynamic_quantize_matmul, matmul_integer_to_float, dynamic_quantize_lstm)

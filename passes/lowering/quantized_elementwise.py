@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from graphkit.graph import Graph
 from graphkit.node import Node
+from graphkit.passes._quantized_params import guarded
 from graphkit.passes.lowering._quantized_emit import MisfitError, Operand, QuantizedEmit
 from graphkit.passes.lowering.quantized_dynamic import one
 from graphkit.rewrite import Outcome, Refusal, Rule, rule
@@ -87,6 +88,8 @@ def _softmax(build: QuantizedEmit, node: Node, numbers: str) -> str:
     rank, axis = build.graph.rank(node.inputs[0]), int(node.attr("axis", -1))
     if rank is None:
         raise MisfitError("the rank of its input is unknown")
+    if not -rank <= axis < rank:
+        raise MisfitError(f"axis {axis} of {rank} axes does not exist")
     axis %= rank
     if axis != rank - 1 and (int(node.attr("opset", 13)) < 13 or build.opset < 13):
         raise MisfitError(f"it normalizes over all axes from {axis} on, or the model's Softmax does")
@@ -135,6 +138,8 @@ def concat(graph: Graph, node: Node) -> Outcome:
     y_scale, y_zero = node.inputs[:2]
     build, dtype = QuantizedEmit(graph, node), graph.dtype(y_zero)
     triples = [node.inputs[i : i + 3] for i in range(2, len(node.inputs), 3)]
+    if len(triples[-1]) < 3 or not all(part[0] and part[1] for part in triples):
+        return Refusal("qlinear-concat", node.label, "each of its parts needs codes, a scale and a zero point")
     try:
         parts = [build.named(_numbers(build, *triple)) for triple in triples]
         joined = build.op("Concat", *parts, axis=int(node.attr("axis", 0)))
@@ -195,4 +200,4 @@ def _columns(build: QuantizedEmit, node: Node, b: str, b_zero: str) -> Operand:
     return build.binary("Sub", build.floats(b), zero)
 
 
-RULES: tuple[Rule, ...] = (binary, activation, average_pool, reduce_mean, concat, where, qgemm)
+RULES: tuple[Rule, ...] = guarded(binary, activation, average_pool, reduce_mean, concat, where, qgemm)

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._dequantize import Layout
+from graphkit.passes._quantized_params import guarded
 from graphkit.passes.lowering._quantized_emit import MisfitError, Operand, QuantizedEmit
 from graphkit.passes.lowering.quantized_dynamic import column, one
 from graphkit.rewrite import Outcome, Refusal, Rewrite, rule
@@ -35,6 +36,8 @@ def qlinear_conv(graph: Graph, node: Node) -> Outcome:
     rank = graph.rank(w)
     if rank is None or node.attr("channels_last", 0):
         return Refusal("qlinear-conv", node.label, "the rank of its weights is unknown, or its channels come last")
+    if graph.rank(x) not in (None, rank):
+        return Refusal("qlinear-conv", node.label, f"its input has {graph.rank(x)} axes and its weights {rank}")
     build = QuantizedEmit(graph, node)
     try:
         scale = build.spread(w_scale, _PER_OUT, (None,) * rank)
@@ -114,6 +117,8 @@ def conv_integer(graph: Graph, node: Node) -> Outcome:
     x, w, x_zero, w_zero = (node.input(i) for i in range(4))
     build = QuantizedEmit(graph, node)
     shape = graph.shape(w)
+    if shape and graph.rank(x) not in (None, len(shape)):
+        return Refusal("conv-integer", node.label, f"its input has {graph.rank(x)} axes and its weights {len(shape)}")
     try:
         total = _conv(build, node, (x, x_zero, w, w_zero))
     except MisfitError as error:
@@ -201,4 +206,4 @@ def _in_chunks(build: QuantizedEmit, x: str, y: str, ranks: tuple[int, int], len
     return total
 
 
-RULES = (qlinear_conv, qlinear_matmul, conv_integer, matmul_integer)
+RULES = guarded(qlinear_conv, qlinear_matmul, conv_integer, matmul_integer)

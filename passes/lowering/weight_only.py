@@ -11,6 +11,7 @@ import onnx
 from graphkit.graph import Graph
 from graphkit.node import Node
 from graphkit.passes._emit import Emit
+from graphkit.passes._quantized_params import guarded
 from graphkit.rewrite import Outcome, Rule, rule
 
 _BITS = (2, 4, 8)
@@ -31,6 +32,11 @@ def matmul_n_bits(graph: Graph, node: Node) -> Outcome:
     ):
         return matmul_n_bits.refuse(node, "weights, scales or zero points are not constant")
     codes, scales = (array for array in arrays if array is not None)
+    if groups is not None and (bits == 2 or (zeros is not None and zeros.dtype == np.uint8)):
+        what = "codes of 2 bits" if bits == 2 else "packed zero points, which it takes for the middle of the range"
+        return matmul_n_bits.refuse(node, f"onnxruntime itself computes g_idx with {what} wrong: nothing would tell")
+    if codes.dtype != np.uint8 or scales.dtype.kind != "f":
+        return matmul_n_bits.refuse(node, f"weights of {codes.dtype.name} with scales of {scales.dtype.name}")
     weight = dequantized(codes, scales, zeros, groups, bits, int(node.attr("K")), int(node.attr("N")))
     if weight is None:
         return matmul_n_bits.refuse(node, "the shapes of weights, scales and zero points do not belong together")
@@ -51,26 +57,37 @@ def dequantized(
     """Float32 weights [outputs, inputs] of packed codes [outputs, blocks, bytes]; None when sizes do not fit.
 
     Codes lie in each byte from the lowest bits up. `zeros` are packed codes, or numbers per block; without them
-    it is the middle of the range. `groups` names the block of each input where blocks are not in order.
+    it is the middle of the range. `groups` names the block of each input where blocks are not in order; onnxruntime
+    takes it for whole blocks too, and reads the first `inputs`.
     """
-    if scales.size % outputs or codes.size % scales.size:
+    if not scales.size or scales.size % outputs or not codes.size or codes.size % scales.size:
         return None
     blocks = scales.size // outputs
     unpacked = _unpack(codes.reshape(outputs, -1), bits)
     block = unpacked.shape[1] // blocks
-    index = (
-        np.minimum(np.arange(inputs) // block, blocks - 1) if groups is None else groups.reshape(-1).astype(np.int64)
-    )
-    if unpacked.shape[1] < inputs or index.size != inputs or index.max(initial=0) >= blocks:
+    if groups is not None and (groups.dtype.kind not in "iu" or groups.size not in (inputs, blocks * block)):
+        return None
+    index = np.minimum(np.arange(inputs) // block, blocks - 1) if groups is None else groups.reshape(-1)[:inputs]
+    if unpacked.shape[1] < inputs or index.size != inputs or index.min() < 0 or index.max() >= blocks:
         return None
     offset = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
     if zeros is not None:
-        packed = zeros.dtype == np.uint8
-        rows = zeros.reshape(outputs, -1)
-        offset = (_unpack(rows, bits)[:, :blocks] if packed else rows).astype(np.float32)
+        points = _points(zeros, outputs, blocks, bits)
+        if points is None:
+            return None
+        offset = points
     factor = scales.reshape(outputs, blocks).astype(np.float32)
     weight: np.ndarray = (unpacked[:, :inputs].astype(np.float32) - offset[:, index]) * factor[:, index]
     return weight
+
+
+def _points(zeros: np.ndarray, outputs: int, blocks: int, bits: int) -> np.ndarray | None:
+    """Zero points [outputs, blocks] as float32, packed in bytes or as they are; None when their number does not fit."""
+    packed = zeros.dtype == np.uint8
+    if zeros.size != outputs * (-(-blocks * bits // 8) if packed else blocks):
+        return None
+    rows = zeros.reshape(outputs, -1)
+    return (_unpack(rows, bits)[:, :blocks] if packed else rows).astype(np.float32)
 
 
 def _unpack(rows: np.ndarray, bits: int) -> np.ndarray:
@@ -98,13 +115,15 @@ def matmul_bnb4(graph: Graph, node: Node) -> Outcome:
     if codes is None or scales is None or not node.attr("transB", 1) or kind not in (0, 1):
         return matmul_bnb4.refuse(node, "weights or scales are not constant, or not stored the usual way")
     inputs, outputs = int(node.attr("K")), int(node.attr("N"))
+    if codes.dtype != np.uint8 or codes.size * 2 < inputs * outputs or scales.size * size < inputs * outputs:
+        return matmul_bnb4.refuse(node, f"{codes.size} bytes and {scales.size} scales do not make {inputs} × {outputs}")
     levels = np.array(_NF4 if kind else (*_FP4_HALF, *(-x for x in _FP4_HALF)), np.float32)
     flat = codes.reshape(-1)
     unpacked = np.stack([flat >> 4, flat & 15], 1).reshape(-1)[: inputs * outputs]
-    weight = levels[unpacked] * scales.astype(np.float32)[np.arange(inputs * outputs) // size]
+    weight = levels[unpacked] * scales.astype(np.float32).reshape(-1)[np.arange(inputs * outputs) // size]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(graph.dtype(node.inputs[2]))
     y = build.op("MatMul", node.inputs[0], build.const(weight.reshape(outputs, inputs).T.astype(dtype), "weight"))
     return build.rewrite({node.outputs[0]: y}, "MatMul with 4-bit weights made float")
 
 
-RULES: tuple[Rule, ...] = (matmul_n_bits, matmul_bnb4)
+RULES: tuple[Rule, ...] = guarded(matmul_n_bits, matmul_bnb4)

@@ -12,11 +12,11 @@ from graphkit.errors import MnnError, NodeFault
 from graphkit.mnn import proving
 from graphkit.mnn.carry.inject import inject
 from graphkit.mnn.carry.lift import Lifted, lift
-from graphkit.mnn.carry.results import Carriage, CarriedLayer
+from graphkit.mnn.carry.results import Carriage, CarriedLayer, LeftFloat
 from graphkit.model import Model
 from graphkit.proof import Evidence
 
-_LISTED = 20
+_FEW = 3  # layers that are given up before the file is
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Carrier:
     """Quantized weights of the model that is converted.
 
     half_scales: store scales as float16 (2^−11 off at most). carriage: what became of them. floats: the file without
-    codes, carried: the file with them; None when there are none.
+    codes, carried: the file with them; None when there are none. culprits: layers whose codes made the file wrong.
     """
 
     lifted: Sequence[Lifted] = ()
@@ -59,6 +59,7 @@ class Carrier:
     carriage: Carriage = field(default_factory=Carriage)
     floats: Path | None = None
     carried: Path | None = None
+    culprits: list[CarriedLayer] = field(default_factory=list)
 
     @classmethod
     def of(cls, model: Model, *, half_scales: bool = False) -> Carrier:
@@ -86,32 +87,69 @@ class Carrier:
         if self.carried is not None:
             self.carriage = replace(self.carriage, low_memory_error=trial.low_memory_error(self.carried))
 
-    def spoilt(self, trial: Trial, why: str) -> MnnError | None:
-        """The error for a file that is wrong with the codes and right without them; None when codes are not the cause.
+    def mended(self, trial: Trial, why: str) -> bool:
+        """Leave the layers float whose codes make the file wrong; True when `carried` is right then.
 
-        The layer that makes the difference is found by halving.
+        Only a few are given up, and only when the file is right with floats everywhere. They are named in `carriage`,
+        with `why` the file was wrong. Each is found by halving.
         """
         if self.floats is None or not trial.works(self.floats):
+            return False
+        for _ in range(min(_FEW, len(self.carriage.layers))):
+            self.culprits.append(self._culprit(self.floats, trial))
+            if self._without(self.floats, trial, why):
+                return True
+        return False
+
+    def spoilt(self, why: str) -> MnnError | None:
+        """The error for a file that is wrong with the codes and right without them, which `mended` could not help;
+        None when codes are not the cause.
+        """
+        if not self.culprits:
             return None
-        layers = self._culprits(self.floats, trial)
-        names = ", ".join(f"'{layer.name}'" for layer in layers[:3])
-        more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
+        names = ", ".join(f"'{layer.name}'" for layer in self.culprits)
         return MnnError(
             f"MNN computes the model wrong with its quantized weights, and right with the same numbers as floats: "
-            f"{why}; the cause is in {names}{more}",
-            faults=tuple(NodeFault(layer.name, layer.op, f"{layer.kind}, carried") for layer in layers[:_LISTED]),
+            f"{why}; the cause is in {names}, and in more",
+            faults=tuple(NodeFault(layer.name, layer.op, f"{layer.kind}, carried") for layer in self.culprits),
             hint="leave these layers float: quantize the others only",
         )
 
-    def _culprits(self, floats: Path, trial: Trial) -> Sequence[CarriedLayer]:
-        """The layer whose codes, after all before it, make the file wrong; all when that cannot be told."""
-        names = [layer.name for layer in self.carriage.layers]
-        low, high = 0, len(names)  # right with the first `low` layers, wrong with the first `high`
+    def _culprit(self, floats: Path, trial: Trial) -> CarriedLayer:
+        """The layer whose codes, after all before it, make the file wrong; the last when that cannot be told."""
+        known = {layer.name for layer in self.culprits}
+        layers = [layer for layer in self.carriage.layers if layer.name not in known]
+        low, high = 0, len(layers)  # right with the first `low` layers, wrong with the first `high`
         while high - low > 1:
             middle = (low + high) // 2
-            made = floats.with_name(f"trial-{floats.name}")
-            made.unlink(missing_ok=True)
-            inject(floats, made, self.lifted, half_scales=self.half_scales, only=set(names[:middle]).__contains__)
-            right = trial.works(made if made.exists() else floats)
-            low, high = (middle, high) if right else (low, middle)
-        return self.carriage.layers[low:high]
+            made = self._trial(floats, {layer.name for layer in layers[:middle]})[0]
+            low, high = (middle, high) if trial.works(made) else (low, middle)
+        return layers[high - 1]
+
+    def _trial(self, floats: Path, names: set[str]) -> tuple[Path, Carriage]:
+        """The file with the codes of some layers only, and what became of all weights."""
+        made = floats.with_name(f"trial-{floats.name}")
+        made.unlink(missing_ok=True)
+        made.with_name(made.name + ".weight").unlink(missing_ok=True)
+        carriage = inject(floats, made, self.lifted, half_scales=self.half_scales, only=names.__contains__)
+        return (made if made.exists() else floats), carriage
+
+    def _without(self, floats: Path, trial: Trial, why: str) -> bool:
+        """Take the file without the culprits' codes for `carried`, if it is right."""
+        given_up = {layer.name for layer in self.culprits}
+        made, carriage = self._trial(floats, {layer.name for layer in self.carriage.layers} - given_up)
+        if not trial.works(made):
+            return False
+        self.carried, self.carriage = made, _named(carriage, self.culprits, why)
+        return True
+
+
+def _named(carriage: Carriage, culprits: Sequence[CarriedLayer], why: str) -> Carriage:
+    """What became of the weights, with the layers that were given up among those that are float."""
+    entries = {entry.name: entry for entry in carriage.left}
+    for layer in culprits:
+        reason = f"with its codes MNN's layer '{layer.name}' makes the model wrong, with floats it is right: {why}"
+        for name in layer.weights:
+            known = entries.get(name) or LeftFloat(name, layer.name, "", layer.before, layer.after)
+            entries[name] = replace(known, reason=reason)
+    return replace(carriage, left=tuple(entries.values()))

@@ -17,6 +17,7 @@ from graphkit.node import Node
 from graphkit.passes import _dequantize
 from graphkit.passes._cleanup_weights import free_initializers
 from graphkit.passes._dequantize import DEQUANTIZE, QUANTIZE, VIEWS
+from graphkit.passes._quantized_params import unsound
 from graphkit.passes.inline_functions import InlineFunctions
 from graphkit.weights import Weight
 
@@ -105,9 +106,9 @@ class Lifted:
 
 
 def lift(model: Model) -> list[Lifted]:
-    """All quantized weights of a model: constants of two dims or more behind DequantizeLinear, of MatMulNBits, and of
-    the operators that multiply codes; and large float weights all of whose numbers are on a grid (see `grid`).
-    Little is read.
+    """All quantized weights of a model: constants of two dims or more behind DequantizeLinear, of MatMulNBits and
+    GatherBlockQuantized, and of the operators that multiply codes; and large float weights all of whose numbers are
+    on a grid (see `grid`). Little is read.
 
     Raises ModelError when the graph is not valid.
     """
@@ -138,6 +139,8 @@ def _on_grid(graph: Graph) -> Iterator[Lifted]:
 
 def _note(graph: Graph, node: Node, found: dict[tuple[object, ...], Lifted]) -> None:
     """Add what a node has of quantized weights; the same weight at another node counts as one."""
+    if unsound(graph, node):
+        return  # passes refuse it and name it
     place = readers.places(node)
     params = [node.input(index) for index in (place.codes, place.scale, place.zero) if index is not None]
     roots = [_root(graph, value) for value in params if value]
@@ -150,12 +153,15 @@ def _note(graph: Graph, node: Node, found: dict[tuple[object, ...], Lifted]) -> 
     key = (graph, *params, node.attr("axis"), node.attr("block_size"), node.attr("bits"))
     if key not in found:
         shape = (int(node.attr("N", 0)), int(node.attr("K", 0))) if node.op == readers.PACKED else shape
+        if node.op == readers.TABLE and weights[0].data_type == TensorProto.UINT8:
+            shape = (*shape[:-1], shape[-1] * 8 // int(node.attr("bits", 4)))
         stored = sum(weight.nbytes for weight in weights)
         found[key] = Lifted(weights[0].name, node.label, shape, stored, graph)
     lifted = found[key]
     if node.op not in DEQUANTIZE:
         lifted.forms.append(Form(node))
-        lifted.uses.append(Use(node.op, node.label, place.codes, len(shape)))
+        op = "Gather" if node.op == readers.TABLE else node.op
+        lifted.uses.append(Use(op, node.label, place.codes, len(shape)))
         return
     for nodes, value in _moved(graph, node.outputs[0]):
         lifted.forms.append(Form(node, nodes))

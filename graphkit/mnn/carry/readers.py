@@ -1,7 +1,8 @@
 """How each ONNX operator keeps quantized weights: where its codes, scales and zero points are, and what they mean.
 
 Sources: ONNX Operators (DequantizeLinear 10 to 24, MatMulInteger, ConvInteger, QLinearConv, QLinearMatMul), and
-onnxruntime's ContribOperators.md (com.microsoft: MatMulNBits, QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul).
+onnxruntime's ContribOperators.md (com.microsoft: MatMulNBits, GatherBlockQuantized, QGemm, MatMulIntegerToFloat,
+DynamicQuantizeMatMul).
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from graphkit.mnn.document.tree import Array
 from graphkit.node import Node
 from graphkit.passes import _dequantize
 from graphkit.passes._dequantize import DEQUANTIZE, Layout
+from graphkit.passes._quantized_params import unsound
+from graphkit.passes.lowering.quantized_contrib import block_table
 
 _MS = "com.microsoft::"
 PACKED = f"{_MS}MatMulNBits"
+TABLE = f"{_MS}GatherBlockQuantized"
 _PACKED_BITS = (2, 4, 8)
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}
 
@@ -46,7 +50,7 @@ _INTEGER: Mapping[str, Places] = {
     f"{_MS}MatMulIntegerToFloat": Places(1, 3, 5),
     f"{_MS}DynamicQuantizeMatMul": Places(1, 2, 3),
 }
-READ = (*DEQUANTIZE, PACKED, *_INTEGER)
+READ = (*DEQUANTIZE, PACKED, TABLE, *_INTEGER)
 
 
 def places(node: Node) -> Places:
@@ -55,14 +59,20 @@ def places(node: Node) -> Places:
         return Places(0, 1, 2)
     if node.op == PACKED:
         return Places(1, 2, 3)
+    if node.op == TABLE:
+        return Places(0, 2, 3)
     found = _INTEGER[node.op]
     return Places(found.codes, found.scale, found.zero, 0) if node.attr("transB", 0) else found
 
 
 def read(graph: Graph, node: Node) -> Parts | str:
     """The weights of a node, one of `READ`, whose inputs are constant; a reason when they cannot be carried."""
+    if problem := unsound(graph, node):
+        return problem
     if node.op in DEQUANTIZE:
         return _linear(graph, node)
+    if node.op == TABLE:
+        return _table(graph, node)
     return _packed(graph, node) if node.op == PACKED else _integer(graph, node)
 
 
@@ -132,6 +142,17 @@ def _packed(graph: Graph, node: Node) -> Parts | str:
     spread = [_spread(array, block, columns) for array in (scale.reshape(rows, blocks), points)]
     found = signed(unpacked, spread[0], spread[1], bits, np.dtype(scale.dtype))
     return found if found is not None else f"codes of {bits} bits"
+
+
+def _table(graph: Graph, node: Node) -> Parts | str:
+    """GatherBlockQuantized: codes of 4 bits too are a byte each in MNN."""
+    found = block_table(graph, node)
+    if isinstance(found, str):
+        return found
+    codes, scale, zero = found
+    spread = [_spread(array, codes.shape[1] // scale.shape[1], codes.shape[1]) for array in (scale, zero)]
+    made = signed(codes, spread[0], spread[1], 8, np.dtype(scale.dtype))
+    return made if made is not None else "codes that do not fit a byte"
 
 
 def _spread(array: Array, block: int, columns: int) -> Array:

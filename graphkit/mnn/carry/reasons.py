@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from graphkit.mnn.carry.lift import Lifted, Use
+from graphkit.mnn.carry.readers import TABLE
 from graphkit.mnn.carry.results import CarriedLayer, LeftFloat
 from graphkit.mnn.document.files import Document
 from graphkit.mnn.document.stored import Outside
@@ -29,12 +30,19 @@ def kept_tables(document: Document, lifted: Sequence[Lifted]) -> dict[Lifted, Ca
         codes = np.ascontiguousarray(parts.codes).reshape(-1).view(np.uint8)
         for op, array in _byte_constants(document):
             if array.size == codes.size and (np.array_equal(array, codes) or np.array_equal(array, codes ^ _FLIP)):
-                symmetric = parts.zero is None
+                symmetric, block = parts.zero is None, _block(weight)
+                params = parts.scale.nbytes // (block or 1) * (1 if symmetric else 2)
                 found[weight] = CarriedLayer(
-                    op["name"] or "", "Gather", (weight.name,), 8, 0, symmetric, "float32",
-                    weight.float_bytes, array.nbytes + parts.scale.nbytes * (1 if symmetric else 2),
+                    op["name"] or "", "Gather", (weight.name,), 8, block, symmetric, "float32",
+                    weight.float_bytes, array.nbytes + params,
                 )  # fmt: skip
     return found
+
+
+def _block(weight: Lifted) -> int:
+    """Columns that share a scale; 0 for whole rows."""
+    start = weight.forms[0].start
+    return int(start.attr("block_size", 128)) if start is not None and start.op == TABLE else 0
 
 
 def _byte_constants(document: Document) -> Iterator[tuple[Table, Array]]:

@@ -318,17 +318,45 @@ THREE = """g (float[N, 64] x) => (float[N, 64] y) {
     a = MatMul(x, d) b = Relu(a) c = MatMul(b, e) h = Tanh(c) y = MatMul(h, f) }"""
 
 
-@pytest.mark.parametrize("culprit", ["a", "c", "y"])
-def test_a_layer_that_spoils_the_result_is_named(culprit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FOUR = THREE.replace("y = MatMul(h, f)", "i = MatMul(h, f) j = Relu(i) y = MatMul(j, f)")
+
+
+def spoiling(culprits: str) -> Any:
+    """Site.table with scales that are wrong in some layers."""
+
     def spoil(site: Site, made: Codes, *, half_scales: bool) -> Table:
-        scale = made.scales * (3 if site.name.startswith(culprit) else 1)
+        scale = made.scales * (3 if site.name[0] in culprits else 1)
         return idst_table(Codes(made.codes, scale, made.zeros, made.bits), site.op.schema)
 
-    monkeypatch.setattr(Site, "table", spoil)
+    return spoil
+
+
+def layers(text: str) -> Any:
     weights = {name: codes(64, 64, seed=k) for k, name in enumerate("qpr")}
+    return model(text, {**weights, "s": np.float32(0.003)})
+
+
+@pytest.mark.parametrize("culprits", ["a", "c", "y", "ay"])
+def test_layers_that_spoil_the_result_are_left_float_and_named(
+    culprits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Site, "table", spoiling(culprits))
+    result = convert(layers(THREE), tmp_path / "m.mnn")
+    assert result.proof.kind == "equal"
+    assert {layer.name[0] for layer in result.carriage.layers} == set("acy") - set(culprits)
+    weights = {"a": "q", "c": "p", "y": "r"}
+    assert {entry.name for entry in result.carriage.left} == {weights[name] for name in culprits}
+    for entry in result.carriage.left:
+        assert "with its codes MNN's layer" in entry.reason
+        assert (entry.bytes, entry.stored) == (4 * 64 * 64, 64 * 64 + 4)
+    assert len(held(tmp_path / "m.mnn")) == 3 - len(culprits)
+
+
+def test_a_file_that_too_many_layers_spoil_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Site, "table", spoiling("aciy"))
     with pytest.raises(MnnError, match="right with the same numbers as floats") as caught:
-        convert(model(THREE, {**weights, "s": np.float32(0.003)}), tmp_path / "m.mnn")
-    assert [fault.node for fault in caught.value.faults] == [f"{culprit}__matmul_converted"]
+        convert(layers(FOUR), tmp_path / "m.mnn")
+    assert [fault.node[0] for fault in caught.value.faults] == ["a", "c", "i"]
     assert not (tmp_path / "m.mnn").exists()
 
 
@@ -343,3 +371,19 @@ def test_the_report_has_a_line_for_codes_and_one_for_each_float(
     said = " ".join(capsys.readouterr().out.split())
     assert "carried 1 quantized layer: 8-bit per channel, 12.3 kB → 3.53 kB; with memory=low the error is" in said
     assert "float: p, 9.22 kB instead of 2.5 kB: its scales change every input channel" in said
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_tables_in_blocks_of_few_rows_stay_bytes_and_are_named(rows: int, bits: int, tmp_path: Path) -> None:
+    attributes = f"block_size=32, bits={bits}, gather_axis=0, quantize_axis=1"
+    text = (
+        f"g (int64[2, 3] i) => (float[2, 3, 64] y) {{ y = com.microsoft.GatherBlockQuantized<{attributes}>(q, i, s) }}"
+    )
+    stored = codes(rows, 64 * bits // 8, dtype=np.uint8)
+    result = convert(model(text, {"q": stored, "s": scales(rows, 2)}), tmp_path / "m.mnn")
+    assert result.proof.kind == "equal"
+    (layer,) = result.carriage.layers
+    assert (layer.weights, layer.op, layer.bits, layer.block) == (("q",), "Gather", 8, 32)
+    assert layer.before == 4 * rows * 64
+    assert not result.carriage.left

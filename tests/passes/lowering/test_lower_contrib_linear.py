@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphkit.model import Model
 from graphkit.passes.lower_for_mnn import LowerForMnn
 from graphkit.testing import assert_rewrites, assert_unchanged, run
 from tests.in_mnn import assert_right_in_mnn
@@ -167,6 +168,32 @@ def test_matmul_n_bits_right_in_mnn(zeros: bool, tmp_path: Path) -> None:
     constants = [name for name in made if name != "a"]
     model, feeds = one_node(MS + "MatMulNBits", made, constants=constants, bits=4, block_size=16, K=32, N=6)
     assert_right_in_mnn(model, tmp_path, feeds=feeds)
+
+
+def grouped(length: int, bits: int = 4, zeros: str = "") -> tuple[Model, Inputs]:
+    """Inputs of a product in groups by `g_idx`, which names a block of 16 for each."""
+    made: Inputs = {"a": floats(3, 40), "B": ints(256, 6, 3, 2 * bits, dtype="uint8"), "s": np.abs(floats(6, 3))}
+    packed = ints(256, 6, -(-3 * bits // 8), dtype="uint8")
+    made |= {"z": packed if zeros == "packed" else np.abs(floats(6, 3, seed=4))} if zeros else {"_z": packed}
+    made["g"] = ints(3, length, dtype="int32")
+    constants = [name for name in made if name not in ("a", "_z")]
+    return one_node(MS + "MatMulNBits", made, constants=constants, bits=bits, block_size=16, K=40, N=6)
+
+
+@pytest.mark.parametrize("length", [40, 48])
+@pytest.mark.parametrize("zeros", ["", "numbers"])
+def test_groups_may_fill_the_last_block_up(length: int, zeros: str) -> None:
+    assert_same(*grouped(length, zeros=zeros))
+
+
+@pytest.mark.parametrize(("bits", "zeros"), [(4, "packed"), (2, ""), (2, "packed")])
+def test_groups_that_onnxruntime_gets_wrong_are_refused(bits: int, zeros: str) -> None:
+    model, _ = grouped(40, bits, zeros)
+    assert "onnxruntime itself computes g_idx" in refusals(model)[0]
+
+
+def test_groups_of_another_length_are_refused() -> None:
+    assert "do not belong together" in refusals(grouped(41)[0])[0]
 
 
 def test_computed_weights_are_refused() -> None:
