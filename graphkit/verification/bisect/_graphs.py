@@ -24,6 +24,7 @@ from graphkit.mnn.fileinfo import FileInfo, FileOp, file_info
 from graphkit.model import Model
 from graphkit.proof import Feeds
 from graphkit.verification.bisect import noise
+from graphkit.verification.bisect._floors import floors, sources
 from graphkit.verification.bisect._inside import entered
 from graphkit.verification.bisect._lab import Truth
 from graphkit.verification.bisect._rows import Rows
@@ -85,14 +86,16 @@ class Judge:
         found = {name: scheme for (view, name), scheme in self.schemes.items() if view == scene.view.name}
         weighted = carriers(graph, alignments, found)
         read = [node.inputs[0] for node, _ in weighted.values() if node.inputs[0] in known]
+        read += sources(graph, known)
         with gather(scene.model, scene.feeds, [*names, *read], memory=memory, graph=graph) as references:
             drifts = noise.drifts(scene.model, references, names, memory=memory)
             ends = {item.op.name: item.tensors[0] for item in alignments if item.slot == 0}
             steps = allowances(graph, weighted, found, references, ends)
             bits = {name: scheme.bits for name, scheme in found.items()}
             rows = Rows(
-                graph, by_tensor(alignments), references, drifts, scene.sample, scene.place, self.halved, bits, steps
-            )
+                graph, by_tensor(alignments), references, drifts, scene.sample, scene.place, self.halved, bits, steps,
+                floors(graph, references),
+            )  # fmt: skip
             self._run(scene, ops, alignments, rows)
         self._enter(scene, graph)
 
