@@ -14,7 +14,7 @@ from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
+from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault
@@ -39,10 +39,13 @@ def against_mnn(
         faults = judge.faults(proof)
     judged = [row for row in table.rows if row.verdict != "unjudged"]
     agreeing = [row for row in judged if row.verdict == "agrees"]
-    worst = max((row.error for row in agreeing if row.error == row.error), default=0.0)
+    floats = [row for row in agreeing if row.error == row.error and row.dtype[:1] not in "iub"]
+    worst = max((row.error for row in floats), default=0.0)
     wrong, note = "" if proof.kind == "equal" else proof.reason or proof.note, table.note
     if wrong and not faults and judge.by_codes:
         wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
+    if wrong and judge.tied:
+        wrong, note = "", "; ".join(part for part in (f"{judge.tied}: {wrong}", note) if part)
     return BisectResult(
         tuple(_ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
         note=note,
@@ -57,6 +60,7 @@ class _Judge:
     given: bool
     folder: Path
     quantized: list[LayerRow] = field(default_factory=list)
+    tied: str = ""
     _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
     _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
 
@@ -64,7 +68,8 @@ class _Judge:
         """All independent ones."""
         found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
         if proof.kind == "different" and not found and not self.by_codes:
-            found = self._of_outputs(proof)
+            self.tied = _ties.explained(self.case, self.candidate, self.table, proof)
+            found = self._of_outputs(proof) if not self.tied else []
         return _merged(found)
 
     @cached_property
