@@ -12,9 +12,10 @@ from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
+from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, _ties, regions
+from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault
@@ -61,6 +62,7 @@ class _Judge:
     folder: Path
     quantized: list[LayerRow] = field(default_factory=list)
     tied: str = ""
+    _causes: dict[tuple[str, str], OpChange] = field(default_factory=dict)
     _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
     _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
 
@@ -70,7 +72,20 @@ class _Judge:
         if proof.kind == "different" and not found and not self.by_codes:
             self.tied = _ties.explained(self.case, self.candidate, self.table, proof)
             found = self._of_outputs(proof) if not self.tied else []
-        return _merged(found)
+        return self._by_cause(_merged(found))
+
+    def _by_cause(self, faults: Sequence[Fault]) -> list[Fault]:
+        """One fault for each changed operator: a constant that several nodes read is blamed on the first of them."""
+        kept: dict[object, Fault] = {}
+        for fault in _ordered(self.case.graph, faults):
+            cause: object = self._causes.get((fault.found.place, fault.node)) if fault.kind == "file" else None
+            key = cause if cause is not None else (fault.found.place, fault.node)
+            first = kept.get(key)
+            if first is None:
+                kept[key] = fault
+            else:
+                kept[key] = replace(first, tensors=tuple(dict.fromkeys((*first.tensors, *fault.tensors))))
+        return list(kept.values())
 
     @cached_property
     def by_codes(self) -> bool:
@@ -165,20 +180,34 @@ class _Judge:
         for change, label, op, tensor in _altered.hidden(self.case.graph, row.place, (*row.fused, row.node), changes):
             seen = f"; seen at '{row.node}' behind it" if label != row.node else ""
             found = _unknown(row, "right", f"{reason}: {_altered.told(change)}{seen}")
+            self._causes[row.place, label] = change
             return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
+        for change in changes:
+            if _freshly.owned(self.case.graph, self._info, change).name == row.mnn_op:
+                self._causes[row.place, row.node] = change
+                return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
         return replace(_unknown(row, "right", reason), kind="file") if again else None
 
     def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
         """The table of a fresh conversion and how the file differs from it; no table when there is nothing to tell."""
         if self._fresh is None:
             self._fresh = None, ()
-            made = self.folder / "fresh.mnn"
-            if self.given and self.case.convert(self.case.model, made) is None:
+            made = self._conversion
+            if made is not None:
                 try:
-                    self._fresh = self.case.table(made, self._samples), _altered.changed(made, self.candidate)
+                    self._fresh = self.case.table(made.path, self._samples), made.changes
                 except GraphkitError:
-                    self._fresh = None, _altered.changed(made, self.candidate)
+                    self._fresh = None, made.changes
         return self._fresh
+
+    @cached_property
+    def _conversion(self) -> _freshly.Fresh | None:
+        """The fresh conversion that a given file is held against; None when there is none."""
+        return _freshly.nearest(self.case, self.candidate, self.folder) if self.given else None
+
+    @cached_property
+    def _info(self) -> FileInfo:
+        return read_file_info(self.candidate)
 
     # -- codes --------------------------------------------------------------------------------------------------
 
@@ -236,8 +265,8 @@ class _Judge:
         wrong = [name for name in wrong if case.graph.producer(name) is not None]
         if not wrong:
             return []
-        changes = self._fresh_table()[1]
-        altered = self._altered_ops(changes) if self.given else []
+        fresh = self._conversion
+        altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, proof)) if fresh else []
         if altered:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
@@ -245,10 +274,10 @@ class _Judge:
         return [Fault(found)] if found is not None else []
 
     def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:
-        """A fault for each operator that a fresh conversion makes otherwise, when there are few."""
+        """A fault for each of these operators that a fresh conversion makes otherwise."""
         found = []
         for change in changes:
-            place_node = _altered.node_of(self.case.graph, change)
+            place_node = _altered.node_of(self.case.graph, _freshly.owned(self.case.graph, self._info, change))
             if place_node is not None:
                 place, label, op, tensor = place_node
                 reason = f"not as a fresh conversion makes it: {_altered.told(change)}"

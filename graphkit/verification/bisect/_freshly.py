@@ -1,0 +1,148 @@
+"""Fresh conversions to hold a given file against: the model as it is, and as our passes make it.
+
+A file from `graphkit convert` went through passes, so a plain conversion differs in operators that nobody changed. The
+conversion that is nearer to the file tells what was. Which of these differences matter is tried: each is put into the
+fresh file by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.errors import GraphkitError
+from graphkit.graph import Graph
+from graphkit.mnn._diff_types import OpChange
+from graphkit.mnn.document import GraphView, read, write
+from graphkit.mnn.document.tree import Table
+from graphkit.mnn.fileinfo import FileInfo, FileOp, read_file_info
+from graphkit.optimizer import optimize
+from graphkit.proof import Proof
+from graphkit.verification.bisect import _altered
+from graphkit.verification.bisect._case import Case
+
+_PASSES = "mnn"
+_MOST = 40  # differences that are tried one by one
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A fresh conversion, and how the file differs from it."""
+
+    path: Path
+    changes: tuple[OpChange, ...]
+
+
+def nearest(case: Case, candidate: Path, folder: Path) -> Fresh | None:
+    """The fresh conversion that a file differs from in fewest operators; None when there is none."""
+    found: list[Fresh] = []
+    for model in (case.model, None):
+        if found and not found[0].changes:
+            break
+        try:
+            model = model or optimize(case.model, _PASSES, verify="none").model
+        except GraphkitError:
+            break
+        made = folder / f"fresh{len(found)}.mnn"
+        if case.convert(model, made) is None:
+            found.append(Fresh(made, _altered.changed(made, candidate)))
+    return min(found, key=lambda fresh: len(fresh.changes), default=None)
+
+
+def mattering(case: Case, candidate: Path, fresh: Fresh, proof: Proof) -> tuple[OpChange, ...]:
+    """The changes that make an output wrong, each by itself; where none does, all that lead to a wrong output."""
+    bad = next((number for number, check in enumerate(proof.checks) if not check.comparison.ok), 0)
+    wrong = [output.name for check in proof.checks for output in check.comparison.outputs if not output.ok]
+    info = read_file_info(candidate)
+    reached = _upstream(info, wrong)
+    leading = [change for change in fresh.changes if change.graph or not reached or _is_in(change, reached)]
+    if len(leading) == 1 or len(leading) > _MOST:
+        return tuple(leading) if len(leading) == 1 else ()
+    sample = case.evidence.samples[bad]
+    guilty = []
+    for number, change in enumerate(leading):
+        if case.lab.exhausted:
+            return tuple(leading)
+        tried = fresh.path.with_name(f"tried{number}.mnn")
+        if _with(fresh.path, candidate, change, tried):
+            trial = case.lab.run(tried, [sample.feeds])
+            if trial.failure is not None or not trial.verdict(sample.expected, case.tolerance).ok:
+                guilty.append(change)
+            tried.unlink()
+    return tuple(guilty or leading)
+
+
+def _is_in(change: OpChange, names: set[str]) -> bool:
+    return bool({change.name, change.old_name, *change.outputs} & names)
+
+
+def _upstream(info: FileInfo, outputs: Sequence[str]) -> set[str]:
+    """Names of operators, and of what they write, that lead to these outputs."""
+    makers: dict[str, FileOp] = {name: op for op in info.ops for name in op.outputs}
+    found, waiting = set[str](), list(outputs)
+    while waiting:
+        op = makers.get(waiting.pop())
+        if op is not None and op.name not in found:
+            found |= {op.name, *op.outputs}
+            waiting += op.inputs
+    return found
+
+
+def _with(fresh: Path, candidate: Path, change: OpChange, target: Path) -> bool:
+    """Write the fresh file with one operator as the candidate has it; False when it does not fit in there."""
+    if change.kind != "changed":
+        return False
+    document, other = read(fresh), read(candidate)
+    if document.weights is not None or other.weights is not None:  # arrays outside belong to one file
+        return False
+    mine, theirs = _find(document.graphs(), change, old=True), _find(other.graphs(), change, old=False)
+    if mine is None or theirs is None:
+        return False
+    (view, op), (source, new) = mine, theirs
+    places = {name: number for number, name in enumerate(view.tensors)}
+    names = [source.tensors[index] for index in new.ints("inputIndexes")]
+    if not places.keys() >= set(names) or len(new.ints("outputIndexes")) != len(op.ints("outputIndexes")):
+        return False
+    kept = {"name": op["name"], "outputIndexes": op.fields.get("outputIndexes")}
+    op.fields.clear()
+    op.fields.update({**new.fields, **{key: value for key, value in kept.items() if value is not None}})
+    op.fields["inputIndexes"] = np.array([places[name] for name in names], "<i4")
+    try:
+        write(document, target)
+    except GraphkitError:
+        return False
+    return True
+
+
+def _find(views: Iterator[GraphView], change: OpChange, *, old: bool) -> tuple[GraphView, Table] | None:
+    name = (change.old_name or change.name) if old else change.name
+    for view in views:
+        found = [op for op in view.ops if op["name"] == name and op.label("type") != "Input"]
+        if view.name == change.graph and len(found) == 1:
+            return view, found[0]
+    return None
+
+
+def owned(root: Graph, info: FileInfo, change: OpChange) -> OpChange:
+    """The change as one of the next operator behind it that is named after an ONNX node.
+
+    What one node is made of, its constants too, has names of its own. The same change when nothing is found.
+    """
+    ops = info.subgraphs.get(change.graph, ()) if change.graph else info.ops
+    readers: dict[str, list[FileOp]] = {}
+    for op in ops:
+        for name in op.inputs:
+            readers.setdefault(name, []).append(op)
+    waiting = [op for op in ops if op.name == change.name]
+    for _ in range(_MOST):
+        if not waiting:
+            break
+        op = waiting.pop(0)
+        moved = replace(change, name=op.name, old_name="", outputs=op.outputs)
+        if _altered.node_of(root, moved) is not None:
+            return change if op.name == change.name else moved
+        waiting += [reader for name in op.outputs for reader in readers.get(name, [])]
+    return change

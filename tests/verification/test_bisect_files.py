@@ -1,0 +1,69 @@
+"""Files that were given: what a fresh conversion, with our passes or without, tells of what was changed in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from planted import Plant, constant_scaled, op_named, planted, unary
+
+from graphkit.mnn.document import Document
+from graphkit.mnn.road import convert
+from graphkit.testing import parse
+from graphkit.verification.bisect.answer import BisectResult
+from graphkit.verification.bisect.locate_faults import bisect_layers
+
+BRANCHES = """g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y, float[1,4,2] m) <int64[2,2] i = {0, 1, 2, 3}> {
+    a = Relu(x) s = ScatterND(a, i, u) t = Softplus(s) y = Neg(t) c = Concat<axis=0>(x, a)
+    m = ReduceMean<axes=[0], keepdims=1>(c) }"""
+
+
+def bisected(text: str, folder: Path, *plants: Plant) -> BisectResult:
+    """A model in text against its conversion by `convert`, with faults planted."""
+    model = parse(text, opset=17)
+    made = folder / "good.mnn"
+    convert(model, made)
+    return bisect_layers(model, planted(made, folder / "bad.mnn", *plants), suggestions=False)
+
+
+def summed(document: Document) -> None:
+    """The mean is a sum."""
+    main = op_named(document, "m")["main"]
+    main.fields["operation"] = document.schema.enums["ReductionType"].numbers["SUM"]
+
+
+def test_operators_that_passes_changed_are_not_blamed(tmp_path: Path) -> None:
+    result = bisected(BRANCHES, tmp_path, summed)
+    assert [(fault.node, fault.op, fault.kind) for fault in result.faults] == [("m", "ReduceMean", "file")]
+    assert "main.operation is SUM where MEAN was converted" in result.faults[0].found.reason
+
+
+def test_a_part_that_passes_made_of_a_node_is_told(tmp_path: Path) -> None:
+    result = bisected(BRANCHES, tmp_path, unary("t/Softplus_out", "ABS"))
+    assert [(fault.node, fault.kind) for fault in result.faults] == [("t", "file")]
+    assert "'t/Softplus_out' (UnaryOp): main.opType is ABS where LOG was converted" in result.faults[0].found.reason
+
+
+def test_a_change_without_effect_is_not_named_beside_one_that_has_some(tmp_path: Path) -> None:
+    def idle(document: Document) -> None:
+        op_named(document, "c").fields["defaultDimentionFormat"] = 1
+
+    result = bisected(BRANCHES, tmp_path, summed, idle)
+    assert [fault.node for fault in result.faults] == ["m"]
+
+
+def test_a_changed_constant_that_two_nodes_read_is_one_fault(tmp_path: Path) -> None:
+    text = """g (float[2,3] x) => (float[2,3] y, float[2,3] z) <float[3] k = {1, 2, 4}>
+        { a = Relu(x) y = Mul(a, k) b = Abs(x) c = Add(b, k) z = Sqrt(c) }"""
+    result = bisected(text, tmp_path, constant_scaled("k", 1.5))
+    assert [(fault.node, fault.kind) for fault in result.faults] == [("y", "file")]
+    assert set(result.faults[0].tensors) == {"y", "c"}
+
+
+def test_the_nearer_conversion_is_held_against_a_plain_file_too(tmp_path: Path) -> None:
+    from planted import converted
+
+    model, made = converted(parse(BRANCHES.replace("s = ScatterND(a, i, u)", "s = Abs(a)"), opset=17), tmp_path)
+    result = bisect_layers(model, planted(made, tmp_path / "bad.mnn", summed), suggestions=False)
+    assert [fault.node for fault in result.faults] == ["m"]
+    assert np.isfinite(result.worst)
