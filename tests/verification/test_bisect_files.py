@@ -7,10 +7,19 @@ from pathlib import Path
 import numpy as np
 from planted import Plant, constant_scaled, op_named, planted, unary
 
+from graphkit import shapes
+from graphkit.compare import Tolerance
+from graphkit.errors import MnnError
+from graphkit.graph import Graph
 from graphkit.mnn.document import Document
 from graphkit.mnn.road import convert
+from graphkit.proof import Evidence
 from graphkit.testing import parse
+from graphkit.verification.bisect import _failing
+from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect._lab import Lab
 from graphkit.verification.bisect.answer import BisectResult
+from graphkit.verification.bisect.folder import Request, layer_repro
 from graphkit.verification.bisect.locate_faults import bisect_layers
 
 BRANCHES = """g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y, float[1,4,2] m) <int64[2,2] i = {0, 1, 2, 3}> {
@@ -67,3 +76,37 @@ def test_the_nearer_conversion_is_held_against_a_plain_file_too(tmp_path: Path) 
     result = bisect_layers(model, planted(made, tmp_path / "bad.mnn", summed), suggestions=False)
     assert [fault.node for fault in result.faults] == ["m"]
     assert np.isfinite(result.worst)
+
+
+CHAIN = """g (float[2,8,12] x) => (float[2,8,12] y) {
+    a = Relu(x) b = Neg(a) c = Tanh(b) d = Abs(c) e = Sigmoid(d) y = Softmax<axis=-1>(e) }"""
+
+
+def unknown(document: Document) -> None:
+    """An operation that MNN does not have."""
+    op_named(document, "c")["main"].fields["opType"] = 99
+
+
+def test_a_file_that_mnn_cannot_run_is_held_against_a_fresh_one(tmp_path: Path) -> None:
+    result = bisected(CHAIN, tmp_path, unknown)
+    assert [(fault.node, fault.op, fault.kind) for fault in result.faults] == [("c", "Tanh", "file")]
+    assert "main.opType is ?99 where TANH was converted" in result.faults[0].found.reason
+
+
+def test_the_folder_of_a_file_that_mnn_cannot_run_promises_the_right_exit_code(tmp_path: Path) -> None:
+    result = bisected(CHAIN, tmp_path, unknown)
+    model = parse(CHAIN, opset=17)
+    written = layer_repro(result, Request(tmp_path / "out"), whole=lambda: (model, Evidence.gather(model)))
+    assert written.repro is not None
+    assert written.repro.reproduced
+    assert "exit code 3" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_nothing_is_blamed_for_a_failure_that_does_not_come_again(tmp_path: Path) -> None:
+    model = parse(CHAIN, opset=17)
+    graph = Graph.of(model)
+    shapes.infer(graph)
+    case = Case(model, graph, Evidence.gather(model), Lab(), Tolerance(), 1 << 30, lambda step: None)
+    result = _failing.runtime(case, MnnError("MNN crashed"))
+    assert (result.faults, result.wrong, result.ok) == ((), "MNN crashed", False)
+    assert "does not fail" in result.note

@@ -23,6 +23,7 @@ from graphkit.optimizer import optimize
 from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered
 from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect.conclusions import Conclusion
 
 _PASSES = "mnn"
 _MOST = 40  # differences that are tried one by one
@@ -52,26 +53,39 @@ def nearest(case: Case, candidate: Path, folder: Path) -> Fresh | None:
     return min(found, key=lambda fresh: len(fresh.changes), default=None)
 
 
-def mattering(case: Case, candidate: Path, fresh: Fresh, proof: Proof) -> tuple[OpChange, ...]:
-    """The changes that make an output wrong, each by itself; where none does, all that lead to a wrong output."""
+def wrong_in(proof: Proof) -> tuple[int, list[str]]:
+    """The first sample on which outputs are wrong, and the wrong outputs of all samples."""
     bad = next((number for number, check in enumerate(proof.checks) if not check.comparison.ok), 0)
-    wrong = [output.name for check in proof.checks for output in check.comparison.outputs if not output.ok]
+    return bad, [output.name for check in proof.checks for output in check.comparison.outputs if not output.ok]
+
+
+def runs(case: Case, fresh: Fresh, number: int) -> bool:
+    """True when MNN runs a fresh conversion on a sample and its outputs are right."""
+    sample = case.evidence.samples[number]
+    trial = case.lab.run(fresh.path, [sample.feeds])
+    return trial.failure is None and trial.verdict(sample.expected, case.tolerance).ok
+
+
+def mattering(
+    case: Case, candidate: Path, fresh: Fresh, number: int, wrong: Sequence[str] = ()
+) -> tuple[OpChange, ...]:
+    """The changes that make an output of a sample wrong, or that MNN does not run, each by itself.
+
+    wrong: names of outputs that are wrong (none: all may be). Where no single change does it, all that lead to such an
+    output.
+    """
     info = read_file_info(candidate)
-    reached = _upstream(info, wrong)
+    reached = _upstream(info, wrong) if wrong else set()
     leading = [change for change in fresh.changes if change.graph or not reached or _is_in(change, reached)]
     if len(leading) == 1 or len(leading) > _MOST:
         return tuple(leading) if len(leading) == 1 else ()
-    sample = case.evidence.samples[bad]
     guilty = []
-    for number, change in enumerate(leading):
+    for change in leading:
         if case.lab.exhausted:
             return tuple(leading)
-        tried = fresh.path.with_name(f"tried{number}.mnn")
-        if _with(fresh.path, candidate, change, tried):
-            trial = case.lab.run(tried, [sample.feeds])
-            if trial.failure is not None or not trial.verdict(sample.expected, case.tolerance).ok:
-                guilty.append(change)
-            tried.unlink()
+        tried = fresh.path.with_name("tried.mnn")
+        if _with(fresh.path, candidate, change, tried) and not runs(case, replace(fresh, path=tried), number):
+            guilty.append(change)
     return tuple(guilty or leading)
 
 
@@ -146,3 +160,13 @@ def owned(root: Graph, info: FileInfo, change: OpChange) -> OpChange:
             return change if op.name == change.name else moved
         waiting += [reader for name in op.outputs for reader in readers.get(name, [])]
     return change
+
+
+def conclusion(root: Graph, info: FileInfo, change: OpChange, said: str) -> Conclusion | None:
+    """That a changed operator is at fault; None when it stands for no ONNX node. said: why that is known."""
+    found = _altered.node_of(root, owned(root, info, change))
+    if found is None:
+        return None
+    place, label, op, tensor = found
+    reason = f"{said}: {_altered.told(change)}"
+    return Conclusion(label, op, tensor, "file", (label,), "not tried", place=place, reason=reason)

@@ -266,7 +266,8 @@ class _Judge:
         if not wrong:
             return []
         fresh = self._conversion
-        altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, proof)) if fresh else []
+        number, names = _freshly.wrong_in(proof)
+        altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, number, names)) if fresh else []
         if altered:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
@@ -275,16 +276,9 @@ class _Judge:
 
     def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:
         """A fault for each of these operators that a fresh conversion makes otherwise."""
-        found = []
-        for change in changes:
-            place_node = _altered.node_of(self.case.graph, _freshly.owned(self.case.graph, self._info, change))
-            if place_node is not None:
-                place, label, op, tensor = place_node
-                reason = f"not as a fresh conversion makes it: {_altered.told(change)}"
-                found.append(
-                    Fault(Conclusion(label, op, tensor, "file", (label,), "not tried", place=place, reason=reason))
-                )
-        return found
+        said = "not as a fresh conversion makes it"
+        told = [_freshly.conclusion(self.case.graph, self._info, change, said) for change in changes]
+        return [Fault(found) for found in told if found is not None]
 
 
 def _fair(row: LayerRow) -> Tolerance:

@@ -116,6 +116,8 @@ class _Bisection:
         except UsageError as error:
             raise UsageError(error.message, file=candidate, tensor=error.tensor, hint=error.hint) from error
         except MnnError as error:
+            if self.given is not None:
+                return self._suggested(_failing.given(case, error, candidate, self.folder))
             return self._suggested(_failing.runtime(case, error))
         case.progress("comparing layers")
         table = self._table(candidate, proof)
