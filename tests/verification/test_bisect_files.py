@@ -110,3 +110,24 @@ def test_nothing_is_blamed_for_a_failure_that_does_not_come_again(tmp_path: Path
     result = _failing.runtime(case, MnnError("MNN crashed"))
     assert (result.faults, result.wrong, result.ok) == ((), "MNN crashed", False)
     assert "does not fail" in result.note
+
+
+def test_a_budget_that_is_used_up_is_no_refusal() -> None:
+    model = parse("""g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, 1, 2, 3}>
+        { a = Relu(x) s = ScatterND(a, i, u) y = Neg(s) }""")
+    result = bisect_layers(model, seconds=1e-3, suggestions=False)
+    assert [(fault.node, fault.kind, fault.found.alone) for fault in result.faults] == [("s", "untold", "not tried")]
+    assert "used up" in result.note
+
+
+def test_a_search_without_budget_blames_no_node() -> None:
+    model = parse(CHAIN, opset=17)
+    graph = Graph.of(model)
+    shapes.infer(graph)
+    lab = Lab(seconds=1e-3, spent=1.0)
+    case = Case(model, graph, Evidence.gather(model), lab, Tolerance(), 1 << 30, lambda step: None)
+    result = _failing.runtime(case, MnnError("MNN crashed"))
+    assert result.faults == ()
+    assert result.answer == "no node can be named: MNN crashed"
+    converter = _failing.converter(case, MnnError("MNN crashed"))
+    assert converter.faults == ()

@@ -12,6 +12,7 @@ from graphkit.mnn.locate import nodes_of
 from graphkit.node import Node
 from graphkit.verification.bisect import _freshly, regions
 from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect._lab import Spent
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, Witness
@@ -19,6 +20,7 @@ from graphkit.verification.bisect.cutting import cut, feeds_of
 from graphkit.verification.bisect.regions import Region
 
 _MOST = 6  # faults that are looked for one after the other
+_NOT_AGAIN = "the model does not fail when it is converted once more"
 
 
 def converter(case: Case, failure: MnnError) -> BisectResult:
@@ -80,10 +82,16 @@ def _searched(case: Case, failure: MnnError, sample: int, *, run: bool) -> Bisec
     graph, outputs = case.graph, [name for name in case.graph.outputs if case.graph.producer(name) is not None]
     examiner = Examiner(case.lab, graph, case.truth(sample), case.tolerance)
     region, found, fed = regions.between(graph, outputs), [], set[str]()
-    if examiner.fails(region, run=run) is None:
-        return BisectResult((), wrong=failure.message, note="the model does not fail when it is converted once more")
+    try:
+        if examiner.fails(region, run=run) is None:
+            return BisectResult((), wrong=failure.message, note=_NOT_AGAIN)
+    except Spent:
+        return BisectResult((), wrong=failure.message)
     for _ in range(_MOST):
-        conclusion, group = examiner.failing(region, run=run)
+        try:
+            conclusion, group = examiner.failing(region, run=run)
+        except Spent:
+            break
         same = _alike(graph, group, conclusion, region)
         if same:
             labels = ", ".join(repr(node.label) for node in same[:3])

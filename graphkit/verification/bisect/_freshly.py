@@ -140,10 +140,10 @@ def _find(views: Iterator[GraphView], change: OpChange, *, old: bool) -> tuple[G
     return None
 
 
-def owned(root: Graph, info: FileInfo, change: OpChange) -> OpChange:
-    """The change as one of the next operator behind it that is named after an ONNX node.
+def owners(root: Graph, info: FileInfo, change: OpChange) -> tuple[OpChange, ...]:
+    """The change as one of the next operators behind it that are named after an ONNX node, itself if it is.
 
-    What one node is made of, its constants too, has names of its own. The same change when nothing is found.
+    What a node is made of, its constants too, has names of its own; several nodes may share a constant.
     """
     ops = info.subgraphs.get(change.graph, ()) if change.graph else info.ops
     readers: dict[str, list[FileOp]] = {}
@@ -151,20 +151,22 @@ def owned(root: Graph, info: FileInfo, change: OpChange) -> OpChange:
         for name in op.inputs:
             readers.setdefault(name, []).append(op)
     waiting = [op for op in ops if op.name == change.name]
+    found: dict[str, OpChange] = {}
     for _ in range(_MOST):
         if not waiting:
             break
         op = waiting.pop(0)
         moved = replace(change, name=op.name, old_name="", outputs=op.outputs)
         if _altered.node_of(root, moved) is not None:
-            return change if op.name == change.name else moved
-        waiting += [reader for name in op.outputs for reader in readers.get(name, [])]
-    return change
+            found[op.name] = moved if op.name != change.name else change
+        else:
+            waiting += [reader for name in op.outputs for reader in readers.get(name, [])]
+    return tuple(found.values()) or (change,)
 
 
 def conclusion(root: Graph, info: FileInfo, change: OpChange, said: str) -> Conclusion | None:
     """That a changed operator is at fault; None when it stands for no ONNX node. said: why that is known."""
-    found = _altered.node_of(root, owned(root, info, change))
+    found = _altered.node_of(root, owners(root, info, change)[0])
     if found is None:
         return None
     place, label, op, tensor = found

@@ -18,6 +18,7 @@ from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
+from graphkit.verification.bisect._lab import Spent
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.classify import Examiner
 from graphkit.verification.bisect.conclusions import Conclusion, rearranged
@@ -111,6 +112,8 @@ class _Judge:
                 return Fault(conclusion, row, (row.tensor,))
         try:
             conclusion = self._examined(row)
+        except Spent as error:
+            conclusion = replace(_unknown(row, "not tried", error.message), kind="untold")
         except GraphkitError as error:
             conclusion = _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
         return Fault(conclusion, row, (row.tensor,))
@@ -121,7 +124,10 @@ class _Judge:
             return _unknown(row, "not tried", "there is no reference for what is inside")
         region = regions.between(examiner.graph, [row.tensor], row.anchors)
         if (altered := self._altered_row(row)) is not None:
-            right = examiner.attempt(region)
+            try:
+                right = examiner.attempt(region)
+            except Spent:
+                return replace(altered, alone="not tried")
             return replace(altered, alone="right" if not examiner.wrong(region, right) else "wrong")
         found = examiner.conclude(region)
         if found is not None:
@@ -183,7 +189,7 @@ class _Judge:
             self._causes[row.place, label] = change
             return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
         for change in changes:
-            if _freshly.owned(self.case.graph, self._info, change).name == row.mnn_op:
+            if row.mnn_op in {one.name for one in _freshly.owners(self.case.graph, self._info, change)}:
                 self._causes[row.place, row.node] = change
                 return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
         return replace(_unknown(row, "right", reason), kind="file") if again else None
@@ -235,7 +241,10 @@ class _Judge:
         if examiner is None:
             return conclusion
         region = regions.between(examiner.graph, [row.tensor], row.anchors)
-        trial = examiner.attempt(region)
+        try:
+            trial = examiner.attempt(region)
+        except Spent:
+            return conclusion
         bound = Tolerance(rtol=max(min(row.error, 1.0) / 4, _LOOSE)) if row.error == row.error else None
         if not examiner.wrong(region, trial, bound):
             return replace(conclusion, alone="right")
@@ -271,7 +280,10 @@ class _Judge:
         if altered:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
-        found = examiner.conclude(regions.between(case.graph, wrong))
+        try:
+            found = examiner.conclude(regions.between(case.graph, wrong))
+        except Spent:
+            return []
         return [Fault(found)] if found is not None else []
 
     def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from graphkit._scratch import scratch
 from graphkit.compare import Comparison, OutputComparison, Tolerance, compare
-from graphkit.errors import MnnError, UsageError
+from graphkit.errors import GraphkitError, MnnError, UsageError
 from graphkit.mnn import worker
 from graphkit.mnn.convert import run_converter
 from graphkit.mnn.fileinfo import FileInfo, read_file_info
@@ -68,12 +68,16 @@ def _badness(worst: OutputComparison | None) -> tuple[bool, float]:
     return not worst.ok, float("inf") if np.isnan(worst.max_error) else worst.max_error
 
 
+class Spent(GraphkitError):
+    """The budget for experiments is used up, which says nothing of MNN."""
+
+
 @dataclass
 class Lab:
     """Converts and runs pieces, within a budget.
 
     options: what the whole model is converted with. timeout: seconds for one conversion or run. conversions, seconds:
-    the budget; when it is used up `attempt` answers with a failure that says so. made: conversions so far, spent:
+    the budget; when it is used up `attempt` raises Spent. made: conversions so far, spent:
     seconds in them. memory: see `filled`.
     """
 
@@ -104,9 +108,9 @@ class Lab:
         return self.made >= self.conversions or self.spent >= self.seconds
 
     def attempt(self, model: Model, feeds: Values, *, options: ConverterOptions | None = None, runs: int = 1) -> Trial:
-        """Convert a model and run it `runs` times on the same inputs. Never raises what MNN does wrong."""
+        """Convert a model and run it `runs` times on the same inputs. Raises Spent, and never what MNN does wrong."""
         if self.exhausted:
-            return Trial(failure=MnnError("the budget for experiments is used up"))
+            raise Spent("the budget for experiments is used up")
         with scratch("lab") as name:
             made = Path(name) / "model.mnn"
             failure = self.convert(model, made, options)

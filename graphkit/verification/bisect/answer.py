@@ -23,6 +23,7 @@ WORDS: dict[Kind, str] = {
     "crash": "crash",
     "model": "the candidate computes something else there",
     "unexplained": "only in the whole model",
+    "untold": "why cannot be told within the budget",
 }
 _FAILS: tuple[Kind, ...] = ("refused", "crash")
 
@@ -155,6 +156,8 @@ class BisectResult:
         if self.faults:
             first = self.faults[0]
             return f"first {'failure' if first.kind in _FAILS else 'mismatch'}: {first}"
+        if self.wrong and self.layers is None:  # nothing ran
+            return f"no node can be named: {self.wrong}"
         if self.wrong:
             return f"no layer is wrong by itself, and the outputs are: {self.wrong}"
         return f"no mismatch: {self.agreeing} of {self.anchors} values agree (max error {self.worst:.1e})"

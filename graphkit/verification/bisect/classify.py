@@ -24,7 +24,7 @@ from graphkit.mnn.locate import MAX_EXPOSED, failing_node
 from graphkit.model import Model
 from graphkit.node import Node
 from graphkit.verification.bisect import _inside, _second, failures, regions
-from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Trial, Truth
+from graphkit.verification.bisect._lab import GARBAGE, ZEROS, Lab, Spent, Trial, Truth
 from graphkit.verification.bisect.conclusions import Alone, Conclusion, Kind, Witness, rearranged
 from graphkit.verification.bisect.cutting import body_region, cut, feeds_of
 from graphkit.verification.bisect.regions import Region
@@ -52,7 +52,7 @@ class Examiner:
     def conclude(self, region: Region) -> Conclusion | None:
         """What is wrong with a region; None when, alone and on reference inputs, it is right.
 
-        Raises what onnxruntime raises for the reference.
+        Raises what onnxruntime raises for the reference, and Spent when the budget ends before that is known.
         """
         if not self.truth.steady(region.outputs):
             last = self._last(region)
@@ -244,6 +244,8 @@ class Examiner:
 
     def _failure(self, model: Model, feeds: dict[str, Array], run: bool) -> MnnError | None:
         if not run:
+            if self.lab.exhausted:
+                raise Spent("the budget for experiments is used up")
             with scratch("bisect") as folder:
                 return self.lab.convert(model, Path(folder) / "model.mnn")
         failure = self.lab.attempt(model, feeds).failure

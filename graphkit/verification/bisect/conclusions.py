@@ -14,7 +14,7 @@ from graphkit.model import Model
 Array = npt.NDArray[Any]
 Kind = Literal[
     "operator", "fusion", "layout", "quantization", "nondeterminism", "reference", "file", "refused", "crash",
-    "model", "unexplained",
+    "model", "unexplained", "untold",
 ]  # fmt: skip
 Alone = Literal["right", "wrong", "fails", "not tried"]
 
