@@ -131,3 +131,29 @@ def test_a_search_without_budget_blames_no_node() -> None:
     assert result.answer == "no node can be named: MNN crashed"
     converter = _failing.converter(case, MnnError("MNN crashed"))
     assert converter.faults == ()
+
+
+def test_a_change_inside_a_loop_is_named(tmp_path: Path) -> None:
+    text = """g (float[2,3,4,4] x, float[3,3,1,1] w) => (float[2,3,4,4] y) <int64 n = {3}, bool go = {1}> {
+        a = Conv(x, w) l = Loop(n, go, a) <body = b (int64 i, bool c, float[2,3,4,4] s) => (bool d, float[2,3,4,4] t)
+        { d = Identity(c) k = Tanh(s) [turn] t = Sub(k, s) }> y = Relu(l) }"""
+
+    def added(document: Document) -> None:
+        main = op_named(document, "t")["main"]
+        main.fields["opType"] = document.schema.enums["BinaryOpOperation"].numbers["ADD"]
+
+    result = bisected(text, tmp_path, added)
+    assert [(fault.node, fault.op, fault.kind) for fault in result.faults] == [("turn", "Sub", "file")]
+    assert "main.opType is ADD where SUB was converted" in result.faults[0].found.reason
+
+
+def test_the_branch_of_an_if_is_blamed_and_not_what_reads_it(tmp_path: Path) -> None:
+    text = """g (bool c, float[2,3,4] x) => (float[2,4,3] y) { f = If (c) <then_branch = t () => (float[2,3,4] a)
+        { [inner] k = Sigmoid(x) a = Abs(k) }, else_branch = e () => (float[2,3,4] b) { b = Tanh(x) }>
+        y = Transpose<perm=[0,2,1]>(f) }"""
+    model = parse(text, opset=17)
+    convert(model, tmp_path / "good.mnn")
+    bad = planted(tmp_path / "good.mnn", tmp_path / "bad.mnn", unary("k", "COS"))
+    feeds = {"c": np.array(True), "x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    result = bisect_layers(model, bad, inputs=[feeds], suggestions=False)
+    assert [fault.node for fault in result.faults] == ["inner"]

@@ -192,6 +192,12 @@ class _Judge:
             if row.mnn_op in {one.name for one in _freshly.owners(self.case.graph, self._info, change)}:
                 self._causes[row.place, row.node] = change
                 return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
+        inside = "/".join(part for part in (row.place, row.node) if part)
+        for change in changes:  # in the body of a Loop, which only runs as a whole
+            body = _freshly.conclusion(self.case.graph, self._info, change, reason)
+            if body is not None and f"{body.place}/".startswith(f"{inside}/"):
+                self._causes[body.place, body.node] = change
+                return replace(_sized(body, row), reason=f"{body.reason}; seen at '{row.node}' around it")
         return replace(_unknown(row, "right", reason), kind="file") if again else None
 
     def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
@@ -311,6 +317,10 @@ def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
         row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
         error, row.max_abs, row.max_ref, place=row.place, reason=reason,
     )  # fmt: skip
+
+
+def _sized(found: Conclusion, row: LayerRow) -> Conclusion:
+    return replace(found, error=row.error, max_abs=row.max_abs, max_ref=row.max_ref)
 
 
 def _merged(faults: Sequence[Fault]) -> list[Fault]:

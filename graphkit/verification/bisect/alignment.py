@@ -109,7 +109,7 @@ class _Aligner:
         if written != start and self._is_made(written) and self._leads(start, written):
             return Alignment(op, 0, start, (written, *self._before(start, written)), True)
         chain = self._chain(start, op.type)
-        if len(chain) == 1:
+        if len(chain) == 1 or op.type in ("If", "While"):
             return Alignment(op, 0, start, (start,), True)
         read = self._read_behind(number)
         if written in self.outputs and written in chain:
@@ -258,7 +258,7 @@ def main_node(graph: Graph, start: str, mnn_type: str, nodes: Sequence[Node]) ->
     if named is None or not (mnn_type.startswith(_CONVOLUTIONS) or mnn_type in LAYOUT or mnn_type == "While"):
         return named
     carriers = [node for node in nodes if node.op_type in CARRIERS]
-    if named in carriers or not carriers:
+    if named in carriers or not carriers or named.subgraphs:
         return named
     return carriers[-1]
 
