@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 from planted import Plant, constant_scaled, op_named, planted, unary
 
 from graphkit import shapes
@@ -12,7 +13,9 @@ from graphkit.compare import Tolerance
 from graphkit.errors import MnnError
 from graphkit.graph import Graph
 from graphkit.mnn.document import Document
+from graphkit.mnn.options import ConverterOptions
 from graphkit.mnn.road import convert
+from graphkit.model import Model
 from graphkit.proof import Evidence
 from graphkit.testing import parse
 from graphkit.verification.bisect import _failing
@@ -157,3 +160,36 @@ def test_the_branch_of_an_if_is_blamed_and_not_what_reads_it(tmp_path: Path) -> 
     feeds = {"c": np.array(True), "x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
     result = bisect_layers(model, bad, inputs=[feeds], suggestions=False)
     assert [fault.node for fault in result.faults] == ["inner"]
+
+
+QUANTIZED = """g (float[2,16] x) => (float[2,16] y, float[1,16] m) <float[16,16] w> {
+    h = MatMul(x, w) a = Tanh(h) y = Sigmoid(a) c = Concat<axis=0>(a, a) m = ReduceMean<axes=[0], keepdims=1>(c) }"""
+
+
+def quantized(folder: Path, *plants: Plant) -> BisectResult:
+    """A model with 8 bits: a tolerance under what the codes cost, so that outputs are wrong by themselves."""
+    rng = np.random.default_rng(0)
+    text = QUANTIZED.replace("float[2,16] x)", "float[2,16] x, float[16,16] w)").replace(" <float[16,16] w>", "")
+    proto = parse(text, opset=17).proto
+    proto.graph.input.pop()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal((16, 16), np.float32) / 4, "w"))
+    model = Model.from_proto(proto)
+    options = ConverterOptions.of(weightQuantBits=8)
+    convert(model, folder / "good.mnn", options=options, tolerance=Tolerance(0.5))
+    return bisect_layers(model, planted(folder / "good.mnn", folder / "bad.mnn", *plants), suggestions=False)
+
+
+def test_what_codes_cost_is_no_fault(tmp_path: Path) -> None:
+    result = quantized(tmp_path)
+    assert result.ok, result.lines()
+    assert "quantization alone" in result.note
+
+
+def test_codes_do_not_excuse_what_no_row_shows(tmp_path: Path) -> None:
+    result = quantized(tmp_path, summed)
+    assert [(fault.node, fault.kind) for fault in result.faults] == [("m", "file")]
+
+
+def test_a_hidden_fault_beside_one_that_a_row_shows(tmp_path: Path) -> None:
+    result = bisected(BRANCHES, tmp_path, summed, unary("y", "ABS"))
+    assert [fault.node for fault in result.faults] == ["y", "m"]

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
 from graphkit.graph import Graph
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import GraphView, read, write
 from graphkit.mnn.document.tree import Table
 from graphkit.mnn.fileinfo import FileInfo, FileOp, read_file_info
+from graphkit.model import Model
 from graphkit.optimizer import optimize
 from graphkit.proof import Proof
 from graphkit.verification.bisect import _altered
@@ -27,6 +29,8 @@ from graphkit.verification.bisect.conclusions import Conclusion
 
 _PASSES = "mnn"
 _MOST = 40  # differences that are tried one by one
+_FEW = 6  # differences that are named although they cannot be tried
+_TIMES = 2.0  # the error of a fresh conversion: what is quantized is off by itself
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,21 @@ def nearest(case: Case, candidate: Path, folder: Path) -> Fresh | None:
     for model in (case.model, None):
         if found and not found[0].changes:
             break
-        try:
-            model = model or optimize(case.model, _PASSES, verify="none").model
-        except GraphkitError:
+        model = model or passed(case)
+        if model is None:
             break
         made = folder / f"fresh{len(found)}.mnn"
         if case.convert(model, made) is None:
             found.append(Fresh(made, _altered.changed(made, candidate)))
     return min(found, key=lambda fresh: len(fresh.changes), default=None)
+
+
+def passed(case: Case) -> Model | None:
+    """The model as our passes make it, None when they do not."""
+    try:
+        return optimize(case.model, _PASSES, verify="none").model
+    except GraphkitError:
+        return None
 
 
 def wrong_in(proof: Proof) -> tuple[int, list[str]]:
@@ -59,11 +70,20 @@ def wrong_in(proof: Proof) -> tuple[int, list[str]]:
     return bad, [output.name for check in proof.checks for output in check.comparison.outputs if not output.ok]
 
 
-def runs(case: Case, fresh: Fresh, number: int) -> bool:
-    """True when MNN runs a fresh conversion on a sample and its outputs are right."""
+def runs(case: Case, fresh: Fresh, number: int, tolerance: Tolerance | None = None) -> bool:
+    """True when MNN runs a fresh conversion on a sample and, where a tolerance is given, its outputs are right."""
     sample = case.evidence.samples[number]
     trial = case.lab.run(fresh.path, [sample.feeds])
-    return trial.failure is None and trial.verdict(sample.expected, case.tolerance).ok
+    return trial.failure is None and (tolerance is None or trial.verdict(sample.expected, tolerance).ok)
+
+
+def _bound(case: Case, fresh: Fresh, number: int) -> Tolerance:
+    """What an output may be off by: what convert allows, or some times as much as the fresh conversion is."""
+    sample = case.evidence.samples[number]
+    trial = case.lab.run(fresh.path, [sample.feeds])
+    worst = trial.verdict(sample.expected, case.tolerance).worst if trial.failure is None else None
+    error = worst.max_error if worst is not None and np.isfinite(worst.max_error) else 0.0
+    return replace(case.tolerance, rtol=max(case.tolerance.rtol, _TIMES * error))
 
 
 def mattering(
@@ -71,22 +91,23 @@ def mattering(
 ) -> tuple[OpChange, ...]:
     """The changes that make an output of a sample wrong, or that MNN does not run, each by itself.
 
-    wrong: names of outputs that are wrong (none: all may be). Where no single change does it, all that lead to such an
-    output.
+    wrong: names of outputs that are wrong (none: all may be). Where no single change does it, what cannot be tried by
+    itself, if that is little.
     """
     info = read_file_info(candidate)
     reached = _upstream(info, wrong) if wrong else set()
     leading = [change for change in fresh.changes if change.graph or not reached or _is_in(change, reached)]
-    if len(leading) == 1 or len(leading) > _MOST:
-        return tuple(leading) if len(leading) == 1 else ()
-    guilty = []
+    if not leading or len(leading) > _MOST:
+        return ()
+    guilty, open_ = [], []
+    bound = _bound(case, fresh, number)
     for change in leading:
-        if case.lab.exhausted:
-            return tuple(leading)
         tried = fresh.path.with_name("tried.mnn")
-        if _with(fresh.path, candidate, change, tried) and not runs(case, replace(fresh, path=tried), number):
+        if case.lab.exhausted or not _with(fresh.path, candidate, change, tried):
+            open_.append(change)
+        elif not runs(case, replace(fresh, path=tried), number, bound):
             guilty.append(change)
-    return tuple(guilty or leading)
+    return tuple(guilty or (open_ if len(open_) <= _FEW else ()))
 
 
 def _is_in(change: OpChange, names: set[str]) -> bool:

@@ -15,7 +15,7 @@ from graphkit.mnn.document import read
 from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _recheck, _ties, regions
+from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _lost, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect._lab import Spent
@@ -44,7 +44,7 @@ def against_mnn(
     floats = [row for row in agreeing if row.error == row.error and row.dtype[:1] not in "iub"]
     worst = max((row.error for row in floats), default=0.0)
     wrong, note = "" if proof.kind == "equal" else proof.reason or proof.note, table.note
-    if wrong and not faults and judge.by_codes:
+    if wrong and not faults and judge.lost:
         wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
     if wrong and judge.tied:
         wrong, note = "", "; ".join(part for part in (f"{judge.tied}: {wrong}", note) if part)
@@ -63,6 +63,7 @@ class _Judge:
     folder: Path
     quantized: list[LayerRow] = field(default_factory=list)
     tied: str = ""
+    lost: bool = False  # the outputs are off by what the codes cost
     _causes: dict[tuple[str, str], OpChange] = field(default_factory=dict)
     _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
     _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
@@ -70,10 +71,44 @@ class _Judge:
     def faults(self, proof: Proof) -> list[Fault]:
         """All independent ones."""
         found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
-        if proof.kind == "different" and not found and not self.by_codes:
-            self.tied = _ties.explained(self.case, self.candidate, self.table, proof)
-            found = self._of_outputs(proof) if not self.tied else []
+        if proof.kind == "different" and not found:
+            self.lost = self.by_codes and _lost.explained(
+                self.case, self.candidate, proof, self.folder, _plain(self.case.lab.options)
+            )
+            self.tied = _ties.explained(self.case, self.candidate, self.table, proof) if not self.by_codes else ""
+            found = self._of_outputs(proof) if not self.tied and not self.lost else []
+        elif proof.kind == "different" and self.given:
+            found += self._hidden(found, proof)
         return self._by_cause(_merged(found))
+
+    def _hidden(self, found: Sequence[Fault], proof: Proof) -> list[Fault]:
+        """Changes that make outputs wrong beside those that rows showed, if these do not explain all of it."""
+        fresh = self._conversion
+        if fresh is None or not all(fault.kind in ("file", "quantization") for fault in found):
+            return []
+        rest = tuple(change for change in fresh.changes if not self._is_named(change, found))
+        if not rest:
+            return []
+        case, (number, names) = self.case, _freshly.wrong_in(proof)
+        tensors = {name for fault in found if not fault.found.place for name in fault.tensors}
+        told = _recheck.complete(
+            case.graph, case.model, self.candidate, case.evidence.samples[number].feeds, tensors, case.tolerance,
+            timeout=case.lab.timeout,
+        )  # fmt: skip
+        if told is not None and told[0]:
+            return []
+        return self._altered_ops(_freshly.mattering(case, self.candidate, replace(fresh, changes=rest), number, names))
+
+    def _is_named(self, change: OpChange, found: Sequence[Fault]) -> bool:
+        """True when a fault that was found is of a changed operator, or at the node that it stands for."""
+        named = {(fault.found.place, fault.node) for fault in found}
+        rows = {fault.row.mnn_op for fault in found if fault.row is not None}
+        nodes = [_altered.node_of(self.case.graph, one) for one in self._owners(change)]
+        known = any(node is not None and node[:2] in named for node in nodes)
+        return known or change.name in rows or change in self._causes.values()
+
+    def _owners(self, change: OpChange) -> tuple[OpChange, ...]:
+        return _freshly.owners(self.case.graph, self._info, change)
 
     def _by_cause(self, faults: Sequence[Fault]) -> list[Fault]:
         """One fault for each changed operator: a constant that several nodes read is blamed on the first of them."""
@@ -189,7 +224,7 @@ class _Judge:
             self._causes[row.place, label] = change
             return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
         for change in changes:
-            if row.mnn_op in {one.name for one in _freshly.owners(self.case.graph, self._info, change)}:
+            if row.mnn_op in {one.name for one in self._owners(change)}:
                 self._causes[row.place, row.node] = change
                 return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
         inside = "/".join(part for part in (row.place, row.node) if part)
@@ -283,7 +318,7 @@ class _Judge:
         fresh = self._conversion
         number, names = _freshly.wrong_in(proof)
         altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, number, names)) if fresh else []
-        if altered:
+        if altered or self.by_codes:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
         try:
