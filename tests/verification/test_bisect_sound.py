@@ -142,3 +142,16 @@ def test_only_as_many_indices_may_differ_as_there_are_equal_scores() -> None:
     assert floor_of(TIES, feeds)[1] == 8
     feeds["s"] = np.linspace(0, 1, 40, dtype=np.float32)[None]
     assert floor_of(TIES, feeds)[1] == 0
+
+
+def test_a_branch_that_reads_past_a_dropped_node_is_judged(tmp_path: Path) -> None:
+    text = """g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z) <float zero = {0}> {
+        a = Sigmoid(x) t = Transpose<perm=[0,1,2]>(a) r = ReduceSum<keepdims=0>(x) c = Less(r, zero)
+        y = If (c) <then_branch = t () => (float[2,3,4] p) { k = Neg(t) p = Sub(k, t) },
+        else_branch = e () => (float[2,3,4] q) { m = Sub(t, t) q = Neg(m) }> z = Neg(t) }"""
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    result = bisected(text, tmp_path, feeds)
+    assert result.ok
+    assert "not judged" not in result.note
+    assert result.layers is not None
+    assert any(row.place for row in result.layers.rows)
