@@ -91,3 +91,23 @@ def test_a_model_that_does_not_run_is_an_error() -> None:
     with pytest.raises(GraphkitError, match="cannot run"):
         gather(model, feeds, ["y"])
     assert compute(model, feeds, []) == {}
+
+
+def test_an_interrupt_while_the_folder_is_removed_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    found = gather(parse(MODEL), random_feeds(parse(MODEL)))
+    folder, rmdir = found.folder, os.rmdir
+    calls: list[object] = []
+
+    def interrupted(*args: object, **named: object) -> None:
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        rmdir(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rmdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found.close()
+    assert len(calls) == 2
+    assert not folder.exists()
