@@ -193,3 +193,7 @@ def test_codes_do_not_excuse_what_no_row_shows(tmp_path: Path) -> None:
 def test_a_hidden_fault_beside_one_that_a_row_shows(tmp_path: Path) -> None:
     result = bisected(BRANCHES, tmp_path, summed, unary("y", "ABS"))
     assert [fault.node for fault in result.faults] == ["y", "m"]
+
+
+def test_an_answer_without_layers_says_so() -> None:
+    assert BisectResult().answer == "no mismatch: the outputs agree; no value on the way could be compared"

@@ -82,6 +82,11 @@ def against_onnx(case: Case, candidate: Model) -> BisectResult:
     """The nodes in which another ONNX model computes something else, on the reference's own values."""
     found: dict[str, Fault] = {}
     graph = Graph.of(candidate)
+    extra = [name for name in graph.inputs if name not in graph.initializers and name not in case.graph.inputs]
+    if extra:
+        raise UsageError(
+            f"it has an input '{extra[0]}' that {case.model.path or 'the reference'} has not", file=candidate.path
+        )
     wrong, judged, worst = "", 0, 0.0
     for number in range(len(case.evidence.samples)):
         pair = judge(case.graph, candidate, case.truth(number), Tolerance(rtol=_RTOL))
