@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 
 from graphkit.errors import OutputError
+
+
+class _Folder(tempfile.TemporaryDirectory[str]):
+    """One that is gone even when Ctrl-C comes while it is being removed, which ends the first attempt for good."""
+
+    def cleanup(self) -> None:
+        """Remove it."""
+        try:
+            super().cleanup()
+        except BaseException:
+            shutil.rmtree(self.name, ignore_errors=True)
+            raise
 
 
 def scratch(purpose: str) -> tempfile.TemporaryDirectory[str]:
@@ -13,7 +26,7 @@ def scratch(purpose: str) -> tempfile.TemporaryDirectory[str]:
     Raises OutputError when there is no place for one.
     """
     try:
-        return tempfile.TemporaryDirectory(prefix=f"graphkit-{purpose}-", ignore_cleanup_errors=True)
+        return _Folder(prefix=f"graphkit-{purpose}-", ignore_cleanup_errors=True)
     except OSError as error:
         raise OutputError(
             f"no temporary folder can be made: {error.strerror}", hint="set TMPDIR to a folder that can be written"

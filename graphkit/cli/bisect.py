@@ -89,8 +89,10 @@ def command(
     is run again and again up to a rewrite: which pass, and which single rewrite, is the first bad one. Exit code 0:
     nothing is wrong; 1: something is.
     """
-    if given["check"] and not given["passes"]:
+    if given["check"] is not None and not given["passes"]:
         raise UsageError("--check works with --passes")
+    if given["passes"] == "":
+        raise UsageError("--passes is empty", hint="name a pipeline, for example --passes default")
     if given["passes"] and candidate is not None:
         raise UsageError("--passes looks at passes, and a candidate has none", hint="leave one of them out")
     with report.working(f"loading {reference}"):
@@ -183,7 +185,7 @@ def _passes(
     result = bisect_passes(
         source,
         given["passes"],
-        check=Check.parse(given["check"], timeout=given["timeout"], effort=effort) if given["check"] else None,
+        check=None if given["check"] is None else Check.parse(given["check"], timeout=given["timeout"], effort=effort),
         inputs=samples(given["inputs"]),
         seed=given["seed"],
         bind=_values.bindings(given["binds"], given["shapes"], lambda: source),

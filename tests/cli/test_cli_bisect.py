@@ -262,3 +262,53 @@ def test_bad_arguments(run: Run, args: tuple[str, ...], message: str) -> None:
     assert result.exit_code == 2
     assert message in result.stderr
     assert not Path("net.bisect").exists()
+
+
+@pytest.mark.usefixtures("net")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("bisect", "net.onnx", "--check", ""), "--passes"),
+        (("bisect", "net.onnx", "--passes", ""), "--passes is empty"),
+        (("bisect", "net.onnx", "--passes", "cleanup", "--check", ""), "check command is empty"),
+    ],
+)
+def test_empty_texts_are_no_missing_ones(run: Run, args: tuple[str, ...], message: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.usefixtures("net")
+def test_the_candidate_with_another_input_is_named(run: Run) -> None:
+    parse("g (float[N, 4] x, float[4] q) => (float[N, 4] y) { m = Add(x, q) y = Neg(m) }").save("other.onnx")
+    result = run("bisect", "net.onnx", "other.onnx")
+    assert result.exit_code == 2
+    assert "other.onnx: it has an input 'q' that net.onnx has not" in result.stderr
+
+
+SCATTER = """g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, 1, 2, 3}> {
+    [NAME] a = Relu(x) [NAME] s = ScatterND(a, i, u) [other] y = Neg(s) }"""
+
+
+def renamed(names: list[str]) -> gk.Model:
+    """The model with these names of its nodes."""
+    model = parse(SCATTER.replace("[NAME]", ""))
+    for node, name in zip(model.proto.graph.node, names, strict=True):
+        node.name = name
+    return model
+
+
+def test_nodes_of_one_name_are_told_apart(run: Run) -> None:
+    renamed(["n", "n", "n"]).save("dup.onnx")
+    gk.convert(parse(SCATTER.replace("[NAME]", "")), "dup.mnn")
+    result = run("verify", "dup.onnx", "dup.mnn", "--layers")
+    assert result.exit_code == 0, result.stderr
+    result = run("bisect", "dup.onnx", "--no-optimize", "--no-repro", "--no-suggestions")
+    assert result.stdout.startswith("first mismatch: node 'n#2' (ScatterND)"), result.stdout
+
+
+def test_a_name_with_a_line_break_keeps_the_answer_on_one_line(run: Run) -> None:
+    renamed(["a", "n\n2\x1b[31m", "c"]).save("lines.onnx")
+    result = run("bisect", "lines.onnx", "--no-optimize", "--no-repro", "--no-suggestions")
+    assert result.stdout.splitlines()[0].startswith("first mismatch: node 'n\\n2\\x1b[31m' (ScatterND): max error")

@@ -116,3 +116,23 @@ def test_finding_out_the_sizes_does_not_hold_all_values() -> None:
     pytest.importorskip("resource")
     ended = subprocess.run([sys.executable, "-c", BOUNDED], capture_output=True, text=True, check=True)
     assert int(ended.stdout) < 200  # MB, of 400 that all values take
+
+
+def test_an_interrupt_while_the_folder_is_removed_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    found = gather(parse(MODEL), random_feeds(parse(MODEL)))
+    folder, rmdir = found.folder, os.rmdir
+    calls: list[object] = []
+
+    def interrupted(*args: object, **named: object) -> None:
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        rmdir(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rmdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found.close()
+    assert len(calls) == 2
+    assert not folder.exists()

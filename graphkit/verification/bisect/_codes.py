@@ -87,6 +87,11 @@ def layers(candidate: Path, floats: Path) -> dict[Key, Layer]:
     return found
 
 
+def count(candidate: Path) -> int:
+    """How many operators of a file are quantized."""
+    return sum(isinstance(held, Codes) for _, held in _weights(read(candidate)))
+
+
 def twin(candidate: Path, floats: Path, target: Path, rounding: Collection[Key] = ()) -> int:
     """Write the float file with the weights that the candidate's codes stand for; how many layers got some.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from graphkit.errors import GraphkitError, MnnError
 from graphkit.graph import Graph
+from graphkit.mnn.fileinfo import read_file_info
 from graphkit.mnn.locate import nodes_of
 from graphkit.node import Node
-from graphkit.verification.bisect import regions
+from graphkit.verification.bisect import _freshly, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.classify import Examiner
@@ -19,6 +21,7 @@ from graphkit.verification.bisect.regions import Region
 from graphkit.verification.bisect.search import Exhausted
 
 _MOST = 6  # faults that are looked for one after the other
+_NOT_AGAIN = "the model does not fail when it is converted once more"
 
 
 def converter(case: Case, failure: MnnError) -> BisectResult:
@@ -34,6 +37,20 @@ def converter(case: Case, failure: MnnError) -> BisectResult:
 def runtime(case: Case, failure: MnnError) -> BisectResult:
     """The nodes with which MNN begins to fail when it runs what it converted."""
     return _searched(case, failure, int(getattr(failure, "sample", 0)), run=True)
+
+
+def given(case: Case, failure: MnnError, candidate: Path, folder: Path) -> BisectResult:
+    """What of a given file makes MNN fail: held against a fresh conversion when that runs, else as `runtime`."""
+    number = int(getattr(failure, "sample", 0) or 0)
+    fresh = _freshly.nearest(case, candidate, folder)
+    if fresh is None or not _freshly.runs(case, fresh, number):
+        return runtime(case, failure)
+    info = read_file_info(candidate)
+    changes = _freshly.mattering(case, candidate, fresh, number)
+    told = [_freshly.conclusion(case.graph, info, change, failure.message) for change in changes]
+    unique = {(found.place, found.node): Fault(found) for found in told if found is not None}
+    note = "" if unique else "a fresh conversion runs and is right, so the fault is in the file: convert again"
+    return BisectResult(tuple(unique.values()), wrong=failure.message, note=note)
 
 
 def _refused(case: Case, label: str, op: str) -> Fault:
@@ -66,6 +83,11 @@ def _searched(case: Case, failure: MnnError, sample: int, *, run: bool) -> Bisec
     graph, outputs = case.graph, [name for name in case.graph.outputs if case.graph.producer(name) is not None]
     examiner = Examiner(case.lab, graph, case.truth(sample), case.tolerance)
     region, found, fed = regions.between(graph, outputs), [], set[str]()
+    try:
+        if examiner.fails(region, run=run) is None:
+            return BisectResult((), wrong=failure.message, note=_NOT_AGAIN)
+    except Exhausted:
+        return BisectResult((), wrong=failure.message)
     for _ in range(_MOST):
         try:
             conclusion, group = examiner.failing(region, run=run)

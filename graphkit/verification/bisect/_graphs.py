@@ -24,6 +24,7 @@ from graphkit.mnn.fileinfo import FileInfo, FileOp, file_info
 from graphkit.model import Model
 from graphkit.proof import Feeds
 from graphkit.verification.bisect import noise
+from graphkit.verification.bisect._floors import floors, sources
 from graphkit.verification.bisect._inside import entered
 from graphkit.verification.bisect._rows import Rows
 from graphkit.verification.bisect._runs import Key, Runs, Settings
@@ -37,13 +38,18 @@ from graphkit.verification.bisect.types import LayerRow
 
 @dataclass(frozen=True)
 class Scene:
-    """One graph of the file and the ONNX graph that it is, on one sample; place: "" for the main graph."""
+    """One graph of the file and the ONNX graph that it is, on one sample; place: "" for the main graph.
+
+    outer: values that the file's graph reads from outside where passes dropped the node whose value the ONNX graph
+    reads.
+    """
 
     model: Model
     feeds: Feeds
     view: GraphView
     place: str = ""
     sample: int = 0
+    outer: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,14 +91,18 @@ class Survey:
         found = {name: scheme for (view, name), scheme in self.schemes.items() if view == scene.view.name}
         weighted = carriers(graph, alignments, found)
         read = [node.inputs[0] for node, _ in weighted.values() if node.inputs[0] in known]
+        read += sources(graph, known)
         with gather(scene.model, scene.feeds, [*names, *read], memory=memory, graph=graph) as references:
+            for name, array in scene.outer.items():
+                references.put(name, array)
             drifts = noise.drifts(scene.model, references, names, memory=memory)
             ends = {item.op.name: item.tensors[0] for item in alignments if item.slot == 0}
             steps = allowances(graph, weighted, found, references, ends)
             bits = {name: scheme.bits for name, scheme in found.items()}
             rows = Rows(
-                graph, by_tensor(alignments), references, drifts, scene.sample, scene.place, self.halved, bits, steps
-            )
+                graph, by_tensor(alignments), references, drifts, scene.sample, scene.place, self.halved, bits, steps,
+                floors(graph, references),
+            )  # fmt: skip
             self._run(scene, ops, alignments, rows)
         self._enter(scene, graph)
 
@@ -180,13 +190,19 @@ class Survey:
                 self.judge(inner)
 
     def _branch(self, scene: Scene, graph: Graph, node: Node, op: Table) -> Scene | None:
-        branch, body, values = entered(graph, node, Truth(scene.model, scene.feeds))
+        truth = Truth(scene.model, scene.feeds)
+        branch, body, values = entered(graph, node, truth)
         view = self.views.get(op["main"]["then_graph" if branch == "then_branch" else "else_graph"] or "")
         if view is None or body is None or not any(body.producer(name) for name in body.outputs):
             return None
         region = body_region(body)
         place = "/".join(part for part in (scene.place, node.label, branch) if part)
-        return replace(scene, model=cut(region, values), feeds=feeds_of(region, values), view=view, place=place)
+        read = [op["name"] or "" for op in view.ops if op.label("type") == "Input"]
+        missing = [name for name in read if name not in values and _is_made(graph, name)]
+        return replace(
+            scene, model=cut(region, values), feeds=feeds_of(region, values), view=view, place=place,
+            outer={**scene.outer, **truth.of(missing)},
+        )  # fmt: skip
 
 
 class _Values:
@@ -209,6 +225,11 @@ class _Values:
     def without(self, key: Key) -> _Values:
         """The same, but for one value that is to be computed."""
         return _Values(self.rows, key)
+
+
+def _is_made(graph: Graph, name: str) -> bool:
+    node = graph.producer(name)
+    return node is not None and node.op_type != "Constant"
 
 
 def _holder(graph: Graph, op: Table, view: GraphView) -> Node | None:

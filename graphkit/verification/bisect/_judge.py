@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +11,10 @@ from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
 from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
+from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _inside, _recheck, regions
+from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _lost, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault, merged, ordered
@@ -40,10 +40,13 @@ def against_mnn(
         faults = judge.faults(proof)
     judged = [row for row in table.rows if row.verdict != "unjudged"]
     agreeing = [row for row in judged if row.verdict == "agrees"]
-    worst = max((row.error for row in agreeing if row.error == row.error), default=0.0)
+    floats = [row for row in agreeing if row.error == row.error and row.dtype[:1] not in "iub"]
+    worst = max((row.error for row in floats), default=0.0)
     wrong, note = "" if proof.kind == "equal" else proof.reason or proof.note, table.note
-    if wrong and not faults and judge.by_codes:
+    if wrong and not faults and judge.lost:
         wrong, note = "", "; ".join(part for part in (f"quantization alone: {wrong}", note) if part)
+    if wrong and judge.tied:
+        wrong, note = "", "; ".join(part for part in (f"{judge.tied}: {wrong}", note) if part)
     return BisectResult(
         tuple(ordered(case.graph, faults)), wrong, len(judged), len(agreeing), worst, tuple(judge.quantized), table,
         note=note,
@@ -58,16 +61,66 @@ class _Judge:
     given: bool
     folder: Path
     quantized: list[LayerRow] = field(default_factory=list)
+    tied: str = ""
+    lost: bool = False  # the outputs are off by what the codes cost
+    _causes: dict[tuple[str, str], OpChange] = field(default_factory=dict)
     _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
     _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
 
     def faults(self, proof: Proof) -> list[Fault]:
         """All independent ones."""
         found = [fault for row in self.table.suspects if (fault := self._of_row(row)) is not None]
-        if proof.kind == "different" and not found and not self.by_codes:
-            with contextlib.suppress(Exhausted):
-                found = self._of_outputs(proof)
-        return merged(found)
+        if proof.kind == "different" and not found:
+            self.lost = self.by_codes and _lost.explained(
+                self.case, self.candidate, proof, self.folder, _plain(self.case.lab.options)
+            )
+            self.tied = _ties.explained(self.case, self.candidate, self.table, proof) if not self.by_codes else ""
+            found = self._of_outputs(proof) if not self.tied and not self.lost else []
+        elif proof.kind == "different" and self.given:
+            found += self._hidden(found, proof)
+        return self._by_cause(merged(found))
+
+    def _hidden(self, found: Sequence[Fault], proof: Proof) -> list[Fault]:
+        """Changes that make outputs wrong beside those that rows showed, if these do not explain all of it."""
+        fresh = self._conversion
+        if fresh is None or not all(fault.kind in ("file", "quantization") for fault in found):
+            return []
+        rest = tuple(change for change in fresh.changes if not self._is_named(change, found))
+        if not rest:
+            return []
+        case, (number, names) = self.case, _freshly.wrong_in(proof)
+        tensors = {name for fault in found if not fault.found.place for name in fault.tensors}
+        told = _recheck.complete(
+            case.graph, case.model, self.candidate, case.evidence.samples[number].feeds, tensors, case.tolerance,
+            timeout=case.lab.timeout,
+        )  # fmt: skip
+        if told is not None and told[0]:
+            return []
+        return self._altered_ops(_freshly.mattering(case, self.candidate, replace(fresh, changes=rest), number, names))
+
+    def _is_named(self, change: OpChange, found: Sequence[Fault]) -> bool:
+        """True when a fault that was found is of a changed operator, or at the node that it stands for."""
+        named = {(fault.found.place, fault.node) for fault in found}
+        rows = {fault.row.mnn_op for fault in found if fault.row is not None}
+        nodes = [_altered.node_of(self.case.graph, one) for one in self._owners(change)]
+        known = any(node is not None and node[:2] in named for node in nodes)
+        return known or change.name in rows or change in self._causes.values()
+
+    def _owners(self, change: OpChange) -> tuple[OpChange, ...]:
+        return _freshly.owners(self.case.graph, self._info, change)
+
+    def _by_cause(self, faults: Sequence[Fault]) -> list[Fault]:
+        """One fault for each changed operator: a constant that several nodes read is blamed on the first of them."""
+        kept: dict[object, Fault] = {}
+        for fault in ordered(self.case.graph, faults):
+            cause: object = self._causes.get((fault.found.place, fault.node)) if fault.kind == "file" else None
+            key = cause if cause is not None else (fault.found.place, fault.node)
+            first = kept.get(key)
+            if first is None:
+                kept[key] = fault
+            else:
+                kept[key] = replace(first, tensors=tuple(dict.fromkeys((*first.tensors, *fault.tensors))))
+        return list(kept.values())
 
     @cached_property
     def by_codes(self) -> bool:
@@ -109,7 +162,10 @@ class _Judge:
             return _unknown(row, "not tried", "there is no reference for what is inside")
         region = regions.between(examiner.graph, [row.tensor], row.anchors)
         if (altered := self._altered_row(row)) is not None:
-            right = examiner.attempt(region)
+            try:
+                right = examiner.attempt(region)
+            except Exhausted:
+                return replace(altered, alone="not tried")
             return replace(altered, alone="right" if not examiner.wrong(region, right) else "wrong")
         found = examiner.conclude(region)
         if found is not None:
@@ -168,20 +224,40 @@ class _Judge:
         for change, label, op, tensor in _altered.hidden(self.case.graph, row.place, (*row.fused, row.node), changes):
             seen = f"; seen at '{row.node}' behind it" if label != row.node else ""
             found = _unknown(row, "right", f"{reason}: {_altered.told(change)}{seen}")
+            self._causes[row.place, label] = change
             return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
+        for change in changes:
+            if row.mnn_op in {one.name for one in self._owners(change)}:
+                self._causes[row.place, row.node] = change
+                return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
+        inside = "/".join(part for part in (row.place, row.node) if part)
+        for change in changes:  # in the body of a Loop, which only runs as a whole
+            body = _freshly.conclusion(self.case.graph, self._info, change, reason)
+            if body is not None and f"{body.place}/".startswith(f"{inside}/"):
+                self._causes[body.place, body.node] = change
+                return replace(_sized(body, row), reason=f"{body.reason}; seen at '{row.node}' around it")
         return replace(_unknown(row, "right", reason), kind="file") if again else None
 
     def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
         """The table of a fresh conversion and how the file differs from it; no table when there is nothing to tell."""
         if self._fresh is None:
             self._fresh = None, ()
-            made = self.folder / "fresh.mnn"
-            if self.given and self.case.convert(self.case.model, made) is None:
+            made = self._conversion
+            if made is not None:
                 try:
-                    self._fresh = self.case.table(made, self._samples), _altered.changed(made, self.candidate)
+                    self._fresh = self.case.table(made.path, self._samples), made.changes
                 except GraphkitError:
-                    self._fresh = None, _altered.changed(made, self.candidate)
+                    self._fresh = None, made.changes
         return self._fresh
+
+    @cached_property
+    def _conversion(self) -> _freshly.Fresh | None:
+        """The fresh conversion that a given file is held against; None when there is none."""
+        return _freshly.nearest(self.case, self.candidate, self.folder) if self.given else None
+
+    @cached_property
+    def _info(self) -> FileInfo:
+        return read_file_info(self.candidate)
 
     # -- codes --------------------------------------------------------------------------------------------------
 
@@ -209,7 +285,10 @@ class _Judge:
         if examiner is None:
             return conclusion
         region = regions.between(examiner.graph, [row.tensor], row.anchors)
-        trial = examiner.attempt(region)
+        try:
+            trial = examiner.attempt(region)
+        except Exhausted:
+            return conclusion
         bound = Tolerance(rtol=max(min(row.error, 1.0) / 4, _LOOSE)) if row.error == row.error else None
         if not examiner.wrong(region, trial, bound):
             return replace(conclusion, alone="right")
@@ -239,26 +318,23 @@ class _Judge:
         wrong = [name for name in wrong if case.graph.producer(name) is not None]
         if not wrong:
             return []
-        changes = self._fresh_table()[1]
-        altered = self._altered_ops(changes) if self.given else []
-        if altered:
+        fresh = self._conversion
+        number, names = _freshly.wrong_in(proof)
+        altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, number, names)) if fresh else []
+        if altered or self.by_codes:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
-        found = examiner.conclude(regions.between(case.graph, wrong))
+        try:
+            found = examiner.conclude(regions.between(case.graph, wrong))
+        except Exhausted:
+            return []
         return [Fault(found)] if found is not None else []
 
     def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:
-        """A fault for each operator that a fresh conversion makes otherwise, when there are few."""
-        found = []
-        for change in changes:
-            place_node = _altered.node_of(self.case.graph, change)
-            if place_node is not None:
-                place, label, op, tensor = place_node
-                reason = f"not as a fresh conversion makes it: {_altered.told(change)}"
-                found.append(
-                    Fault(Conclusion(label, op, tensor, "file", (label,), "not tried", place=place, reason=reason))
-                )
-        return found
+        """A fault for each of these operators that a fresh conversion makes otherwise."""
+        said = "not as a fresh conversion makes it"
+        told = [_freshly.conclusion(self.case.graph, self._info, change, said) for change in changes]
+        return [Fault(found) for found in told if found is not None]
 
 
 def _fair(row: LayerRow) -> Tolerance:
@@ -279,3 +355,7 @@ def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
         row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
         error, row.max_abs, row.max_ref, place=row.place, reason=reason,
     )  # fmt: skip
+
+
+def _sized(found: Conclusion, row: LayerRow) -> Conclusion:
+    return replace(found, error=row.error, max_abs=row.max_abs, max_ref=row.max_ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphkit.errors import UsageError
+from graphkit.graph import Graph
 from graphkit.model import Model
 from graphkit.verification.bisect import regions
 from graphkit.verification.bisect._case import Case
@@ -18,6 +19,7 @@ def against_onnx(case: Case, candidate: Model) -> BisectResult:
 
     Raises UsageError when the two have no inner value in common, and what onnxruntime raises.
     """
+    _check_inputs(case, candidate)
     proof = case.evidence.judge_model(candidate, case.tolerance)
     table = case.onnx_table(candidate, case.telling(proof))
     judged = {(row.place, row.tensor) for row in table.rows}
@@ -28,6 +30,15 @@ def against_onnx(case: Case, candidate: Model) -> BisectResult:
     wrong = "" if proof.kind == "equal" else proof.reason or proof.note
     worst = max((error for error in agreeing if error == error), default=0.0)
     return BisectResult(faults, wrong, len(judged), len(judged) - len(faults), worst, layers=table)
+
+
+def _check_inputs(case: Case, candidate: Model) -> None:
+    graph = Graph.of(candidate)
+    extra = [name for name in graph.inputs if name not in graph.initializers and name not in case.graph.inputs]
+    if extra:
+        raise UsageError(
+            f"it has an input '{extra[0]}' that {case.model.path or 'the reference'} has not", file=candidate.path
+        )
 
 
 def _is_other(row: LayerRow) -> bool:

@@ -11,7 +11,9 @@ import numpy as np
 
 from graphkit.graph import Graph
 from graphkit.mnn.tracing import OpTrace
+from graphkit.node import Node
 from graphkit.verification.bisect import noise
+from graphkit.verification.bisect._floors import Floor, widened
 from graphkit.verification.bisect.alignment import Alignment, main_node, region
 from graphkit.verification.bisect.noise import Allowance, Drift
 from graphkit.verification.bisect.references import References
@@ -24,7 +26,8 @@ class Rows:
     """Makes the rows of one graph on one sample.
 
     place: "" for the main graph. halved: the MNN file stores half floats, or the graph computes in them. bits: of the
-    quantized operators, by name. steps: what a quantized operator's codes may add to its error, by name.
+    quantized operators, by name. steps: what a quantized operator's codes may add to its error, by name. floors: what
+    nodes may be off by because of the numbers that they read.
     """
 
     graph: Graph
@@ -36,6 +39,7 @@ class Rows:
     halved: bool = False
     bits: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, float] = field(default_factory=dict)
+    floors: Mapping[Node, Floor] = field(default_factory=dict)
 
     def make(self, traces: Sequence[OpTrace], given: Collection[str] = (), *, forced: bool) -> list[LayerRow]:
         """A row for each value that was compared; `given` are tensors that were inputs of the run."""
@@ -65,7 +69,7 @@ class Rows:
     def _allowed(self, between: Region, trace: OpTrace, dtype: np.dtype[Any], forced: bool) -> Allowance:
         drift = self.drifts.get(trace.tensor or "", Drift())
         local = noise.allowance(between.nodes, drift, dtype, halved=self.halved)
-        local = local.widened(self.steps.get(trace.op, 0.0))
+        local = widened(local.widened(self.steps.get(trace.op, 0.0)), between.nodes, self.floors, dtype.kind)
         return local if forced else noise.accumulated(drift, local)
 
     def _verdict(self, trace: OpTrace, allowed: Allowance, dtype: np.dtype[Any]) -> Verdict:

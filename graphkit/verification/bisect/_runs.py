@@ -74,9 +74,19 @@ class Runs:
         looked = {key: replace(t, sure=False, write=False) if key in doubtful else t for key, t in plan.items()}
         check = self.rows.make(self._trace(path, feeds, looked), given, forced=True)
         cleared = {key for key in doubtful if _harmless(doubtful[key], check)}
-        plan = {key: replace(t, sure=True) if key in doubtful else t for key, t in plan.items() if key not in cleared}
+        nearest = {(trace.op, trace.slot): trace.tensor for trace in traces}
+        plan = {
+            key: self._decided(t, nearest[key]) if key in doubtful else t
+            for key, t in plan.items()
+            if key not in cleared
+        }
         final = self.rows.make(self._trace(path, feeds, plan), given, forced=True)
         return [*final, *(replace(row, verdict="unjudged", note=_ELSEWHERE) for row in rows if _key(row) in cleared)]
+
+    def _decided(self, target: Target, nearest: str | None) -> Target:
+        """A doubtful target, held against one tensor: the first, or where only places differ the nearest."""
+        moved = nearest is not None and self.rows.alignments[target.op, target.slot].moved
+        return replace(target, sure=True, tensors=(nearest,) if moved and nearest else target.tensors)
 
     def _target(self, item: Alignment) -> Target:
         target = item.target

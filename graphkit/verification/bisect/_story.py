@@ -102,8 +102,11 @@ def pass_story(answer: str, pipeline: str, plugins: tuple[str, ...] = (), facts:
     return Story(answer, command, 1, facts={"pipeline": pipeline, **facts}, files=files)
 
 
-def file_story(answer: str, candidate: Path, facts: Mapping[str, str] = {}) -> Story:
-    """The story of a given candidate, a .mnn or .onnx file, that computes something else than the model."""
+def file_story(answer: str, candidate: Path, facts: Mapping[str, str] = {}, *, runs: bool = True) -> Story:
+    """The story of a given candidate, a .mnn or .onnx file, that computes something else than the model.
+
+    runs: False for a file that MNN does not even run.
+    """
     name = f"candidate{candidate.suffix.lower()}"
     command = ("graphkit", "verify", "model.onnx", name, "--inputs", "inputs.npz")
     weights = candidate.with_name(f"{candidate.name}.weight")
@@ -113,7 +116,7 @@ def file_story(answer: str, candidate: Path, facts: Mapping[str, str] = {}) -> S
     if candidate.suffix.lower() != ".mnn":
         model = Model.load(candidate)
         files[name] = model if model.store.files() else candidate
-    return Story(answer, command, 1, facts=facts, files=files)
+    return Story(answer, command, 1 if runs else 3, facts=facts, files=files)
 
 
 def versions() -> dict[str, str]:

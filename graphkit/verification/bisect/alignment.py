@@ -28,6 +28,10 @@ _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "D
 _ACTIVATIONS = frozenset({"Relu", "Clip"})
 _LINEAR = frozenset({"BatchNormalization", "Add", "Sub", "Mul", "Div"})
 _CONVOLUTIONS = ("Convolution", "Deconvolution", "ConvInt8", "DepthwiseConvInt8")
+_COMPUTING = frozenset(
+    {"BinaryOp", "UnaryOp", "Eltwise", "ReLU", "ReLU6", "PReLU", "Select", "Softmax", "LayerNorm", "Scale", "Pooling",
+     "Convolution", "ConvolutionDepthwise", "MatMul", "BatchMatMul", "Reduction"}
+)  # fmt: skip
 _LOOK_THROUGH = 6
 _UNMATCHED = frozenset({"Const", "Input", "TrainableParam"})
 
@@ -37,7 +41,8 @@ class Alignment:
     """One output of one MNN operator and the tensors it may hold.
 
     start: the ONNX tensor that the operator is named after. tensors: what its output may be, the likeliest first.
-    sure: whether structure decided, so that a wrong value means a fault.
+    sure: whether structure decided, so that a wrong value means a fault. moved: the tensors hold the same numbers in
+    other places, and which of them it is, only the values tell.
     """
 
     op: FileOp
@@ -45,6 +50,7 @@ class Alignment:
     start: str
     tensors: tuple[str, ...]
     sure: bool
+    moved: bool = False
 
     @property
     def target(self) -> Target:
@@ -104,12 +110,14 @@ class _Aligner:
         if written != start and self._is_made(written) and self._leads(start, written):
             return Alignment(op, 0, start, (written, *self._before(start, written)), True)
         chain = self._chain(start, op.type)
-        if len(chain) == 1:
+        if len(chain) == 1 or op.type in ("If", "While"):
             return Alignment(op, 0, start, (start,), True)
         read = self._read_behind(number)
         if written in self.outputs and written in chain:
             read.add(written)
         ends = [name for name in chain if name in read]
+        if moved := self._moved(chain, ends):
+            return Alignment(op, 0, start, moved, False, moved=True)
         if len(ends) == 1:
             return Alignment(op, 0, start, (ends[0], *self._before(start, ends[0])), True)
         own = list(takewhile(lambda name: name == start or name not in self.named, chain))
@@ -121,6 +129,36 @@ class _Aligner:
         """True when all of a chain holds the same numbers in the same order."""
         makers = (self.graph.producer(name) for name in chain[1:])
         return all(node is not None and node.op_type in _VIEWS - {"Transpose", "Cast"} for node in makers)
+
+    def _moved(self, chain: Sequence[str], ends: Sequence[str]) -> tuple[str, ...]:
+        """The ends, and what a chain has in front of them with the same numbers in other places; none if nothing has.
+
+        A pass that makes one Transpose of two leaves the last one's name on an operator that reads what is in front
+        of the first: its readers then do not tell which of these the operator holds.
+        """
+        if not ends:
+            return ()
+        first = chain.index(ends[0])
+        while first and self._is_view(chain[first]):
+            first -= 1
+        before = chain[first : chain.index(ends[0])]
+        makers = [self.graph.producer(name) for name in (*before[1:], ends[0])]
+        turned = any(node is not None and node.op_type == "Transpose" for node in makers)
+        return (*ends, *reversed(before)) if before and turned else ()
+
+    def _stands_for(self, op: FileOp, start: str) -> Node | None:
+        """The node whose inputs an operator of this name reads.
+
+        One that computes and is named after a Slice or a view took the name when a pass dropped that node.
+        """
+        node = self.graph.producer(start) if start else None
+        while node is not None and op.type in _COMPUTING and node.op_type in _VIEWS | {"Slice"}:
+            node = self.graph.producer(node.inputs[0])
+        return node
+
+    def _is_view(self, name: str) -> bool:
+        node = self.graph.producer(name)
+        return node is not None and node.op_type in _VIEWS - {"Cast"}
 
     def _before(self, start: str, end: str) -> list[str]:
         """The chain from just before `end` back to `start`: for values whose size is not that of `end`."""
@@ -159,7 +197,7 @@ class _Aligner:
         for reader in self.readers.get(number, ()):
             op = self.ops[reader]
             start = self._start(op)
-            node = self.graph.producer(start) if start else None
+            node = self._stands_for(op, start)
             if node is not None:
                 found.update(name for name in node.inputs if name)
             if op.type in LAYOUT and depth < _LOOK_THROUGH:
@@ -214,7 +252,7 @@ def main_node(graph: Graph, start: str, mnn_type: str, nodes: Sequence[Node]) ->
     if named is None or not (mnn_type.startswith(_CONVOLUTIONS) or mnn_type in LAYOUT or mnn_type == "While"):
         return named
     carriers = [node for node in nodes if node.op_type in CARRIERS]
-    if named in carriers or not carriers:
+    if named in carriers or not carriers or named.subgraphs:
         return named
     return carriers[-1]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphkit.graph import Graph
+from graphkit.model import readable
 from graphkit.verification.bisect import regions
 from graphkit.verification.bisect.conclusions import Conclusion, Kind, Witness
 from graphkit.verification.bisect.suggest import Suggestion
@@ -155,7 +156,11 @@ class BisectResult:
 
     @property
     def answer(self) -> str:
-        """The first line."""
+        """The first line; characters that would break it are written as escapes."""
+        return readable(self._answer)
+
+    @property
+    def _answer(self) -> str:
         if self.faults:
             first = self.faults[0]
             return f"first {'failure' if first.kind in _FAILS else 'mismatch'}: {first}"
@@ -163,6 +168,8 @@ class BisectResult:
             return f"no layer was named: {self.wrong}"
         if self.wrong:
             return f"no layer is wrong by itself, and the outputs are: {self.wrong}"
+        if not self.anchors:
+            return "no mismatch: the outputs agree; no value on the way could be compared"
         return f"no mismatch: {self.agreeing} of {self.anchors} values agree (max error {self.worst:.1e})"
 
     def lines(self) -> list[str]:
@@ -177,12 +184,12 @@ class BisectResult:
         found += [f"also: {fault}" for fault in self.faults[1:]]
         for fault in self.faults:
             detail = [fault.found.reason, fault.found.note, fault.rechecked]
-            found += [f"'{fault.node}': {text}" for text in detail if text and text not in found[0]]
+            found += [f"'{fault.node}': {text}" for text in detail if text and readable(text) not in found[0]]
         found += dict.fromkeys(_avoided(fault.suggestion) for fault in self.faults if fault.suggestion is not None)
         found += [_avoided(self.instead)] if self.instead is not None else []
         if self.quantized:
             found.append(f"{len(self.quantized)} quantized layers are off by what their codes say, which is no fault")
-        return [*found, *([self.note] if self.note else [])]
+        return [readable(line) for line in (*found, *([self.note] if self.note else []))]
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dictionary, without the table of layers (`layers.to_dict()`)."""

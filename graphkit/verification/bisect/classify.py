@@ -53,7 +53,7 @@ class Examiner:
     def conclude(self, region: Region) -> Conclusion | None:
         """What is wrong with a region; None when, alone and on reference inputs, it is right.
 
-        Raises what onnxruntime raises for the reference.
+        Raises what onnxruntime raises for the reference, and Exhausted when the budget ends before that is known.
         """
         if not self.truth.steady(region.outputs):
             last = self._last(region)
@@ -245,6 +245,7 @@ class Examiner:
 
     def _failure(self, model: Model, feeds: dict[str, Array], run: bool) -> MnnError | None:
         if not run:
+            self.lab.check()
             with scratch("bisect") as folder:
                 return self.lab.convert(model, Path(folder) / "model.mnn")
         failure = self.lab.attempt(model, feeds).failure

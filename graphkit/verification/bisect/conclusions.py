@@ -27,6 +27,8 @@ Kind = Literal[
 ]
 Alone = Literal["right", "wrong", "fails", "not tried"]
 
+_FURTHER = 10.0  # times the error of sorted values
+
 
 @dataclass(frozen=True)
 class Witness:
@@ -65,11 +67,15 @@ class Conclusion:
 
 
 def rearranged(expected: Array, actual: Array, tolerance: Tolerance) -> bool:
-    """True when `actual` holds the values of `expected`, all of them, in other places or another shape."""
+    """True when `actual` holds the values of `expected`, all of them, in other places or another shape.
+
+    Noise is no other place: the values where they stand must be far further off than the sorted ones.
+    """
     if expected.size != actual.size or expected.size < 2 or expected.dtype.kind not in "fiub":
         return False
     one, two = (np.sort(np.asarray(array, np.float64), axis=None) for array in (expected, actual))
     if one[0] == one[-1] or not np.isfinite(one).all() or not np.isfinite(two).all():
         return False
     allowed = max(tolerance.rtol * float(np.abs(one).max()), tolerance.atol)
-    return bool(np.abs(one - two).max() <= allowed)
+    moved = np.abs(expected.astype(np.float64).reshape(-1) - actual.astype(np.float64).reshape(-1)).max()
+    return bool(np.abs(one - two).max() <= min(allowed, moved / _FURTHER))

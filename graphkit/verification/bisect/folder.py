@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphkit.compare import Tolerance
-from graphkit.errors import GraphkitError, OutputError
+from graphkit.errors import GraphkitError, MnnError, OutputError
 from graphkit.mnn import proving
 from graphkit.mnn.options import ConverterOptions
 from graphkit.model import Model
@@ -102,27 +102,29 @@ def _of_file(result: BisectResult, candidate: Path, request: Request, whole: tup
     if request.anonymized:
         return Written(None, "a fault of the given file cannot be anonymized: the file holds the weights")
     model, evidence = whole
-    feeds = _telling(evidence, candidate)
-    story = file_story(result.answer, candidate)
+    feeds, runs = _telling(evidence, candidate)
+    story = file_story(result.answer, candidate, runs=runs)
     reduced = Reduced(model, dict(feeds), (), True)
     return Written(write_repro(request.folder, reduced, None, story, timeout=request.patience(300.0)))
 
 
-def _telling(evidence: Evidence, candidate: Path) -> Feeds:
-    """The inputs on which a file is most wrong; the first ones where none shows it."""
+def _telling(evidence: Evidence, candidate: Path) -> tuple[Feeds, bool]:
+    """The inputs on which a file is most wrong, and whether MNN runs it; the first ones where none shows it."""
     worst, most = evidence.samples[0].feeds, 0.0
     try:
         if candidate.suffix.lower() == ".mnn":
             proof = proving.judge(evidence, candidate, Tolerance())
         else:
             proof = evidence.judge_model(Model.load(candidate), Tolerance())
-    except GraphkitError:  # it cannot be run at all
-        return worst
+    except MnnError as error:  # MNN cannot run it
+        return evidence.samples[int(getattr(error, "sample", 0) or 0)].feeds, False
+    except GraphkitError:
+        return worst, True
     for sample, check in zip(evidence.samples, proof.checks, strict=True):
         found = check.comparison.worst
         if found is not None and not found.ok and not found.max_error <= most:
             worst, most = sample.feeds, found.max_error
-    return worst
+    return worst, True
 
 
 def pass_repro(

@@ -24,6 +24,7 @@ from graphkit.optimizer import Bindings, bound_model, optimize
 from graphkit.pipeline import Pipeline
 from graphkit.proof import Evidence, Feeds
 from graphkit.tolerances import computes_in_half
+from graphkit.verification.bisect._distinct import distinct
 from graphkit.verification.bisect._graphs import Survey
 from graphkit.verification.bisect._onnx_candidate import onnx_rows
 from graphkit.verification.bisect._runs import Settings
@@ -55,7 +56,7 @@ def layers(
     refuses the model or cannot run it at all.
     """
     start = time.perf_counter()
-    model = bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind)
+    model = distinct(bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind))
     samples = [sample.feeds for sample in Evidence.gather(model, inputs=inputs, seed=seed).samples if not sample.probe]
     if isinstance(candidate, Model) or (candidate is not None and Path(candidate).suffix.lower() != ".mnn"):
         other = candidate if isinstance(candidate, Model) else Model.load(candidate)

@@ -26,6 +26,7 @@ from graphkit.proof import Evidence, Feeds, Proof
 from graphkit.tolerances import mnn_tolerance
 from graphkit.verification.bisect import _altered, _failing, _judge, _onnx_pair, _recheck, suggest
 from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect._distinct import distinct
 from graphkit.verification.bisect._lab import ZEROS, Lab
 from graphkit.verification.bisect.answer import BisectResult, Fault
 from graphkit.verification.bisect.search import Exhausted
@@ -62,7 +63,7 @@ def bisect_layers(
     Raises ModelError and UsageError for bad files and inputs, GraphkitError when onnxruntime cannot run the reference.
     """
     start = time.perf_counter()
-    model = bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind)
+    model = distinct(bound_model(reference if isinstance(reference, Model) else Model.load(reference), bind))
     graph = Graph.of(model)
     shapes.infer(graph)
     evidence = Evidence.gather(model, inputs=inputs, seed=seed)
@@ -119,6 +120,8 @@ class _Bisection:
         except UsageError as error:
             raise UsageError(error.message, file=candidate, tensor=error.tensor, hint=error.hint) from error
         except MnnError as error:
+            if self.given is not None:
+                return self._suggested(_failing.given(case, error, candidate, self.folder))
             return self._suggested(_failing.runtime(case, error))
         case.progress("comparing layers")
         table = self._table(candidate, proof)

@@ -48,6 +48,7 @@ _BY_OP: Mapping[str, float] = {
 # Functions that come near 0 by cancellation or saturation: the error is in units of 1, not of the largest value.
 _ABSOLUTE: Mapping[str, float] = {
     "Sigmoid": 2e-7, "Softmax": 2e-7, "HardSigmoid": 2e-7, "Tanh": 5e-7, "Erf": 1e-6, "Sin": 1e-6, "Cos": 1e-6,
+    "Softplus": 3e-7, "Log": 3e-7, "LogSoftmax": 3e-7, "Elu": 3e-7, "Selu": 3e-7, "Celu": 3e-7,
 }  # fmt: skip
 _HALF = 4e-3
 

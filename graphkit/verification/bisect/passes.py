@@ -209,6 +209,8 @@ class _Search:
         self.progress(f"trying {text}")
         try:
             other = self.stops.other(text)
+            if not other.text:  # nothing is left of the pipeline
+                return None
             judge = self.judge.of(other) if isinstance(self.judge, Equal) else self.judge
             good = judge(other.at(other.whole.rewrites)).answer is False
         except (GraphkitError, Exhausted):

@@ -150,9 +150,9 @@ def _tried(witness: Witness, suggestion: Suggestion, lab: Lab, *, luck: bool) ->
         with lab.filled(memory), scratch("suggest") as folder:
             try:
                 model, options = applied([suggestion], witness.model, lab.options, Path(folder))
+                trial = lab.attempt(model, witness.feeds, options=options)
             except GraphkitError:
                 return None
-            trial = lab.attempt(model, witness.feeds, options=options)
         if trial.failure is not None:
             return None
         verdict = trial.verdict(witness.expected, witness.tolerance)
