@@ -93,7 +93,7 @@ class _Judge:
         tensors = {name for fault in found if not fault.found.place for name in fault.tensors}
         told = _recheck.complete(
             case.graph, case.model, self.candidate, case.evidence.samples[number].feeds, tensors, case.tolerance,
-            timeout=case.lab.timeout,
+            timeout=case.lab.timeout, wanted=names,
         )  # fmt: skip
         if told is not None and told[0]:
             return []
