@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from planted import Plant, constant_scaled, op_named, planted, unary
+from planted import Plant, constant_scaled, converted, op_named, planted, unary
 
 from graphkit import shapes
 from graphkit.compare import Tolerance
@@ -73,7 +73,6 @@ def test_a_changed_constant_that_two_nodes_read_is_one_fault(tmp_path: Path) -> 
 
 
 def test_the_nearer_conversion_is_held_against_a_plain_file_too(tmp_path: Path) -> None:
-    from planted import converted
 
     model, made = converted(parse(BRANCHES.replace("s = ScatterND(a, i, u)", "s = Abs(a)"), opset=17), tmp_path)
     result = bisect_layers(model, planted(made, tmp_path / "bad.mnn", summed), suggestions=False)
@@ -199,3 +198,25 @@ def test_a_hidden_fault_beside_one_that_a_row_shows(tmp_path: Path) -> None:
 
 def test_an_answer_without_layers_says_so() -> None:
     assert BisectResult().answer == "no mismatch: the outputs agree; no value on the way could be compared"
+
+
+def test_what_codes_cost_on_the_way_to_a_row_is_allowed_there(tmp_path: Path) -> None:
+    """A mean of a quantized convolution that MNN holds by channels is judged from in front of the convolution."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        """g (float[1,8,6,6] x, float[8,8,3,3] w) => (float[1,8,6,6] y, float[1,6,1] z) {
+        a = Relu(x) c = Conv<pads=[1,1,1,1]>(a, w) y = Neg(c) r = ReduceMean<axes=[1], keepdims=0>(c)
+        t = ReduceMean<axes=[2], keepdims=1>(r) z = Abs(t) }""",
+        opset=17,
+    ).proto
+    proto.graph.input.pop()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3), np.float32), "w"))
+    model, made = converted(Model.from_proto(proto), tmp_path, weightQuantBits=8)
+    result = bisect_layers(model, planted(made, tmp_path / "bad.mnn", unary("z", "NEG")), suggestions=False)
+    assert [fault.node for fault in result.faults] == ["z"]
+
+
+def test_a_right_output_is_not_taken_for_all(tmp_path: Path) -> None:
+    """The row's fault put right leaves an output wrong that no session shows."""
+    result = bisected(BRANCHES, tmp_path, summed, unary("t/Softplus_out", "ABS"))
+    assert {fault.node for fault in result.faults} == {"t", "m"}

@@ -45,7 +45,7 @@ def nearest(case: Case, candidate: Path, folder: Path) -> Fresh | None:
     """The fresh conversion that a file differs from in fewest operators; None when there is none."""
     found: list[Fresh] = []
     for model in (case.model, None):
-        if found and not found[0].changes:
+        if found and _is_clear(found[0].changes):
             break
         model = model or passed(case)
         if model is None:
@@ -54,6 +54,17 @@ def nearest(case: Case, candidate: Path, folder: Path) -> Fresh | None:
         if case.convert(model, made) is None:
             found.append(Fresh(made, _altered.changed(made, candidate)))
     return min(found, key=lambda fresh: len(fresh.changes), default=None)
+
+
+def _is_clear(changes: Sequence[OpChange]) -> bool:
+    """True for a difference that no pass makes: numbers or a parameter of one operator, or nothing."""
+    if len(changes) > 1:
+        return False
+    made = {"type", "inputs", "outputs"}
+    return all(
+        change.kind == "changed" and not {field.field.split("[")[0] for field in change.fields} & made
+        for change in changes
+    )
 
 
 def passed(case: Case) -> Model | None:

@@ -92,18 +92,22 @@ class _Judge:
         tensors = {name for fault in found if not fault.found.place for name in fault.tensors}
         told = _recheck.complete(
             case.graph, case.model, self.candidate, case.evidence.samples[number].feeds, tensors, case.tolerance,
-            timeout=case.lab.timeout,
+            timeout=case.lab.timeout, wanted=names,
         )  # fmt: skip
         if told is not None and told[0]:
             return []
         return self._altered_ops(_freshly.mattering(case, self.candidate, replace(fresh, changes=rest), number, names))
 
     def _is_named(self, change: OpChange, found: Sequence[Fault]) -> bool:
-        """True when a fault that was found is of a changed operator, or at the node that it stands for."""
+        """True when a fault that was found is of a changed operator, at the node that it stands for, or of codes as it
+        is: what an LSTM is made of has no names."""
         named = {(fault.found.place, fault.node) for fault in found}
         rows = {fault.row.mnn_op for fault in found if fault.row is not None}
         nodes = [_altered.node_of(self.case.graph, one) for one in self._owners(change)]
         known = any(node is not None and node[:2] in named for node in nodes)
+        coded = any(array.new.quantization for array in change.arrays)
+        if coded and any(fault.kind == "quantization" for fault in found):
+            return True
         return known or change.name in rows or change in self._causes.values()
 
     def _owners(self, change: OpChange) -> tuple[OpChange, ...]:

@@ -26,12 +26,12 @@ Array = npt.NDArray[Any]
 
 def complete(
     graph: Graph, model: Model, candidate: Path, feeds: Feeds, tensors: Collection[str], tolerance: Tolerance, *,
-    timeout: float,
+    timeout: float, wanted: Collection[str] = (),
 ) -> tuple[bool, str] | None:  # fmt: skip
     """Whether the outputs are right once these values are, and a line that says so.
 
     None when that cannot be told: no session runs the model, it computes one of the values before it runs (constants),
-    no output is aligned, or all are among the values.
+    no output is aligned, all are among the values, or MNN does not show one of the `wanted` outputs.
     """
     info = read_file_info(candidate)
     outputs = [name for name in graph.outputs if name not in tensors]
@@ -42,6 +42,8 @@ def complete(
     except GraphkitError:
         return None
     seen = [trace for trace in traces if trace.tensor in outputs]
+    if set(wanted) - {*tensors, *(trace.tensor for trace in seen)}:
+        return None
     if not seen or set(tensors) - {trace.tensor for trace in traces if trace.forced}:
         return None
     error = float(max(np.inf if trace.mismatched else trace.error for trace in seen))

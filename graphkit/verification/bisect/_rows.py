@@ -69,8 +69,20 @@ class Rows:
     def _allowed(self, between: Region, trace: OpTrace, dtype: np.dtype[Any], forced: bool) -> Allowance:
         drift = self.drifts.get(trace.tensor or "", Drift())
         local = noise.allowance(between.nodes, drift, dtype, halved=self.halved)
-        local = widened(local.widened(self.steps.get(trace.op, 0.0)), between.nodes, self.floors, dtype.kind)
+        local = local.widened(self.steps.get(trace.op, 0.0) + self._inner_steps(between, trace))
+        local = widened(local, between.nodes, self.floors, dtype.kind)
         return local if forced else noise.accumulated(drift, local)
+
+    def _inner_steps(self, between: Region, trace: OpTrace) -> float:
+        """What quantized operators on the way to a value may add to it, where no value of theirs was put right."""
+        found = 0.0
+        for op, step in self.steps.items():
+            item = self.alignments.get((op, 0))
+            if item is None or op == trace.op or self.graph.producer(item.tensors[0]) not in between.nodes:
+                continue
+            largest = float(np.abs(self.references.array(item.tensors[0]).astype(np.float64)).max(initial=0.0))
+            found += step * largest / max(trace.max_ref, 1e-30)
+        return found
 
     def _verdict(self, trace: OpTrace, allowed: Allowance, dtype: np.dtype[Any]) -> Verdict:
         if dtype.kind in "iub":
