@@ -287,13 +287,13 @@ def test_the_candidate_with_another_input_is_named(run: Run) -> None:
     assert "other.onnx: it has an input 'q' that net.onnx has not" in result.stderr
 
 
-SCATTER = """g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, 1, 2, 3}> {
+NAMED = """g (float[3,4,2] x, float[2,2] u) => (float[3,4,2] y) <int64[2,2] i = {0, 1, 2, 3}> {
     [NAME] a = Relu(x) [NAME] s = ScatterND(a, i, u) [other] y = Neg(s) }"""
 
 
 def renamed(names: list[str]) -> gk.Model:
     """The model with these names of its nodes."""
-    model = parse(SCATTER.replace("[NAME]", ""))
+    model = parse(NAMED.replace("[NAME]", ""))
     for node, name in zip(model.proto.graph.node, names, strict=True):
         node.name = name
     return model
@@ -301,7 +301,7 @@ def renamed(names: list[str]) -> gk.Model:
 
 def test_nodes_of_one_name_are_told_apart(run: Run) -> None:
     renamed(["n", "n", "n"]).save("dup.onnx")
-    gk.convert(parse(SCATTER.replace("[NAME]", "")), "dup.mnn")
+    gk.convert(parse(NAMED.replace("[NAME]", "")), "dup.mnn")
     result = run("verify", "dup.onnx", "dup.mnn", "--layers")
     assert result.exit_code == 0, result.stderr
     result = run("bisect", "dup.onnx", "--no-optimize", "--no-repro", "--no-suggestions")
