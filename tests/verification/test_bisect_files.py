@@ -220,3 +220,22 @@ def test_a_right_output_is_not_taken_for_all(tmp_path: Path) -> None:
     """The row's fault put right leaves an output wrong that no session shows."""
     result = bisected(BRANCHES, tmp_path, summed, unary("t/Softplus_out", "ABS"))
     assert {fault.node for fault in result.faults} == {"t", "m"}
+
+
+def test_two_changes_of_one_node_are_one_fault_that_tells_both(tmp_path: Path) -> None:
+    result = bisected(
+        CHAIN.replace("c = Tanh(b)", "c = Softplus(b)"),
+        tmp_path,
+        *(unknown_part(name) for name in ("c/Softplus_out", "c/Min_out")),
+    )
+    assert [fault.node for fault in result.faults] == ["c"]
+    assert all(name in result.faults[0].found.reason for name in ("c/Softplus_out", "c/Min_out"))
+
+
+def unknown_part(name: str) -> Plant:
+    """An operation that MNN does not have."""
+
+    def plant(document: Document) -> None:
+        op_named(document, name)["main"].fields["opType"] = 99
+
+    return plant

@@ -47,10 +47,9 @@ def given(case: Case, failure: MnnError, candidate: Path, folder: Path) -> Bisec
         return runtime(case, failure)
     info = read_file_info(candidate)
     changes = _freshly.mattering(case, candidate, fresh, number)
-    told = [_freshly.conclusion(case.graph, info, change, failure.message) for change in changes]
-    unique = {(found.place, found.node): Fault(found) for found in told if found is not None}
-    note = "" if unique else "a fresh conversion runs and is right, so the fault is in the file: convert again"
-    return BisectResult(tuple(unique.values()), wrong=failure.message, note=note)
+    told = _freshly.conclusions(case.graph, info, changes, failure.message)
+    note = "" if told else "a fresh conversion runs and is right, so the fault is in the file: convert again"
+    return BisectResult(tuple(Fault(found) for found in told), wrong=failure.message, note=note)
 
 
 def _refused(case: Case, label: str, op: str) -> Fault:

@@ -204,3 +204,16 @@ def conclusion(root: Graph, info: FileInfo, change: OpChange, said: str) -> Conc
     place, label, op, tensor = found
     reason = f"{said}: {_altered.told(change)}"
     return Conclusion(label, op, tensor, "file", (label,), "not tried", place=place, reason=reason)
+
+
+def conclusions(root: Graph, info: FileInfo, changes: Sequence[OpChange], said: str) -> list[Conclusion]:
+    """The same for several changes: one for each node, which tells all that was changed there."""
+    kept: dict[tuple[str, str], Conclusion] = {}
+    for change in changes:
+        found = conclusion(root, info, change, said)
+        if found is None:
+            continue
+        first = kept.get((found.place, found.node))
+        joined = found if first is None else replace(first, reason=f"{first.reason}; {_altered.told(change)}")
+        kept[found.place, found.node] = joined
+    return list(kept.values())

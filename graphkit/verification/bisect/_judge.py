@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -334,11 +334,11 @@ class _Judge:
             return []
         return [Fault(found)] if found is not None else []
 
-    def _altered_ops(self, changes: Iterable[OpChange]) -> list[Fault]:
+    def _altered_ops(self, changes: Sequence[OpChange]) -> list[Fault]:
         """A fault for each of these operators that a fresh conversion makes otherwise."""
         said = "not as a fresh conversion makes it"
-        told = [_freshly.conclusion(self.case.graph, self._info, change, said) for change in changes]
-        return [Fault(found) for found in told if found is not None]
+        told = _freshly.conclusions(self.case.graph, self._info, changes, said)
+        return [Fault(found) for found in told]
 
 
 def _fair(row: LayerRow) -> Tolerance:
