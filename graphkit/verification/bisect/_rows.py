@@ -81,7 +81,7 @@ class Rows:
             if item is None or op == trace.op or self.graph.producer(item.tensors[0]) not in between.nodes:
                 continue
             largest = float(np.abs(self.references.array(item.tensors[0]).astype(np.float64)).max(initial=0.0))
-            found += step * largest / max(trace.max_ref, 1e-30)
+            found += step * largest / max(trace.stats.max_ref, 1e-30)
         return found
 
     def _verdict(self, trace: OpTrace, allowed: Allowance, dtype: np.dtype[Any]) -> Verdict:
