@@ -128,3 +128,10 @@ def test_without_forcing_the_whole_way_counts() -> None:
     local = Allowance(1e-5)
     assert accumulated(Drift(), local).rtol == 1e-3
     assert accumulated(Drift(2e-3), local).rtol == pytest.approx(2e-2)
+
+
+def test_a_loop_may_be_off_by_what_its_body_may() -> None:
+    graph = graph_of("""g (float[2] x) => (float[2] y) <int64 n = {3}, bool go = {1}> { y = Loop(n, go, x) <body = b
+        (int64 i, bool c, float[2] s) => (bool d, float[2] t) { d = Identity(c) t = Tanh(s) }> }""")
+    (loop,) = (node for node in graph.nodes if node.op == "Loop")
+    assert allowance([loop], Drift(), FLOAT).atol == 5e-7

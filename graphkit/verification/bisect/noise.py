@@ -154,7 +154,7 @@ def allowance(nodes: Iterable[Node], drift: Drift, dtype: np.dtype[Any], *, halv
     halved: the MNN file stores half floats, or the graph computes in them. A step (rounding, comparison, choice) among
     the nodes turns the last digit into any error: there as many elements may flip as flip in the reference.
     """
-    kinds = {node.op_type for node in nodes}
+    kinds = _kinds(nodes)
     steps = bool(kinds & _STEPS)
     if dtype.kind in "iub":
         return Allowance(0.0, flips=2 * drift.flips + 1 if drift.flips else 0)
@@ -165,6 +165,16 @@ def allowance(nodes: Iterable[Node], drift: Drift, dtype: np.dtype[Any], *, halv
     if steps and drift.error > _MOST:
         rtol = max(rtol, drift.error)
     return Allowance(rtol, max((_ABSOLUTE.get(kind, 0.0) for kind in kinds), default=0.0))
+
+
+def _kinds(nodes: Iterable[Node]) -> set[str]:
+    """Their operators, and those inside them: a Loop is judged as a whole."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(node.op_type)
+        for body in node.subgraphs.values():
+            found |= _kinds(body.nodes)
+    return found
 
 
 def accumulated(drift: Drift, local: Allowance) -> Allowance:
