@@ -38,7 +38,7 @@ quant_options = _shared.combined(
         type=int,
         metavar="N",
         section=_SECTION,
-        help="Input channels that share a scale: 32, 64, …; 0, the default: one scale an output channel.",
+        help="Input channels that share a scale, a multiple of 16; 0, the default: one scale an output channel.",
     ),
     option(
         "--method",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from graphkit.compare import Tolerance
 from graphkit.errors import GraphkitError
-from graphkit.mnn._diff_types import OpChange
 from graphkit.mnn.document import read
-from graphkit.mnn.fileinfo import FileInfo, read_file_info
 from graphkit.mnn.options import ConverterOptions, Value
 from graphkit.proof import Proof
-from graphkit.verification.bisect import _altered, _codes, _freshly, _inside, _lost, _recheck, _ties, regions
+from graphkit.verification.bisect import _codes, _inside, _lost, _recheck, _ties, regions
 from graphkit.verification.bisect._case import Case
+from graphkit.verification.bisect._changes import Changes, unknown
 from graphkit.verification.bisect._codes import Key, Layer
 from graphkit.verification.bisect.answer import BisectResult, Fault, merged, ordered
 from graphkit.verification.bisect.classify import Examiner
@@ -63,8 +61,6 @@ class _Judge:
     quantized: list[LayerRow] = field(default_factory=list)
     tied: str = ""
     lost: bool = False  # the outputs are off by what the codes cost
-    _causes: dict[tuple[str, str], OpChange] = field(default_factory=dict)
-    _fresh: tuple[LayersResult | None, tuple[OpChange, ...]] | None = None
     _coded: tuple[dict[Key, Layer], LayersResult | None] | None = None
 
     def faults(self, proof: Proof) -> list[Fault]:
@@ -77,54 +73,13 @@ class _Judge:
             self.tied = _ties.explained(self.case, self.candidate, self.table, proof) if not self.by_codes else ""
             found = self._of_outputs(proof) if not self.tied and not self.lost else []
         elif proof.kind == "different" and self.given:
-            found += self._hidden(found, proof)
-        return self._by_cause(merged(found))
+            found += self.changes.hidden(found, proof)
+        return self.changes.by_cause(merged(found))
 
-    def _hidden(self, found: Sequence[Fault], proof: Proof) -> list[Fault]:
-        """Changes that make outputs wrong beside those that rows showed, if these do not explain all of it."""
-        fresh = self._conversion
-        if fresh is None or not all(fault.kind in ("file", "quantization") for fault in found):
-            return []
-        rest = tuple(change for change in fresh.changes if not self._is_named(change, found))
-        if not rest:
-            return []
-        case, (number, names) = self.case, _freshly.wrong_in(proof)
-        tensors = {name for fault in found if not fault.found.place for name in fault.tensors}
-        told = _recheck.complete(
-            case.graph, case.model, self.candidate, case.evidence.samples[number].feeds, tensors, case.tolerance,
-            timeout=case.lab.timeout, wanted=names,
-        )  # fmt: skip
-        if told is not None and told[0]:
-            return []
-        return self._altered_ops(_freshly.mattering(case, self.candidate, replace(fresh, changes=rest), number, names))
-
-    def _is_named(self, change: OpChange, found: Sequence[Fault]) -> bool:
-        """True when a fault that was found is of a changed operator, at the node that it stands for, or of codes as it
-        is: what an LSTM is made of has no names."""
-        named = {(fault.found.place, fault.node) for fault in found}
-        rows = {fault.row.mnn_op for fault in found if fault.row is not None}
-        nodes = [_altered.node_of(self.case.graph, one) for one in self._owners(change)]
-        known = any(node is not None and node[:2] in named for node in nodes)
-        coded = any(array.new.quantization for array in change.arrays)
-        if coded and any(fault.kind == "quantization" for fault in found):
-            return True
-        return known or change.name in rows or change in self._causes.values()
-
-    def _owners(self, change: OpChange) -> tuple[OpChange, ...]:
-        return _freshly.owners(self.case.graph, self._info, change)
-
-    def _by_cause(self, faults: Sequence[Fault]) -> list[Fault]:
-        """One fault for each changed operator: a constant that several nodes read is blamed on the first of them."""
-        kept: dict[object, Fault] = {}
-        for fault in ordered(self.case.graph, faults):
-            cause: object = self._causes.get((fault.found.place, fault.node)) if fault.kind == "file" else None
-            key = cause if cause is not None else (fault.found.place, fault.node)
-            first = kept.get(key)
-            if first is None:
-                kept[key] = fault
-            else:
-                kept[key] = replace(first, tensors=tuple(dict.fromkeys((*first.tensors, *fault.tensors))))
-        return list(kept.values())
+    @cached_property
+    def changes(self) -> Changes:
+        """What is not as a fresh conversion makes it; nothing when there is no file but one made here."""
+        return Changes(self.case, self.candidate, self.folder, self._samples, self.given)
 
     @cached_property
     def by_codes(self) -> bool:
@@ -151,21 +106,21 @@ class _Judge:
                     return Fault(conclusion, row, (row.tensor,))
             conclusion = self._examined(row)
         except Exhausted:
-            conclusion = _unknown(row, "not tried", "the budget ended before it was known why")
+            conclusion = unknown(row, "not tried", "the budget ended before it was known why")
         return Fault(conclusion, row, (row.tensor,))
 
     def _examined(self, row: LayerRow) -> Conclusion:
         try:
             return self._taken_apart(row)
         except GraphkitError as error:
-            return _unknown(row, "not tried", f"it cannot be cut out: {error.message}")
+            return unknown(row, "not tried", f"it cannot be cut out: {error.message}")
 
     def _taken_apart(self, row: LayerRow) -> Conclusion:
         examiner = self._examiner(row)
         if examiner is None:
-            return _unknown(row, "not tried", "there is no reference for what is inside")
+            return unknown(row, "not tried", "there is no reference for what is inside")
         region = regions.between(examiner.graph, [row.tensor], row.anchors)
-        if (altered := self._altered_row(row)) is not None:
+        if (altered := self.changes.behind(row)) is not None:
             try:
                 right = examiner.attempt(region)
             except Exhausted:
@@ -189,8 +144,8 @@ class _Judge:
             expected = self.case.truth(row.sample).of([row.tensor])[row.tensor]
             if actual is not None and rearranged(expected, actual, _fair(row)):
                 reason = f"MNN holds the right values in other places; {reason}"
-                return replace(_unknown(row, "right", reason), kind="layout")
-        return _unknown(row, "right", reason)
+                return replace(unknown(row, "right", reason), kind="layout")
+        return unknown(row, "right", reason)
 
     def _examiner(self, row: LayerRow) -> Examiner | None:
         """What takes the graph apart in which a row is; None when that graph did not run."""
@@ -207,61 +162,6 @@ class _Judge:
             else:
                 return None
         return Examiner(case.lab, graph, truth, tolerance, row.place)
-
-    # -- the file ---------------------------------------------------------------------------------------------
-
-    def _altered_row(self, row: LayerRow) -> Conclusion | None:
-        """A conclusion when a fresh conversion has the same row right: then the file was changed.
-
-        A value that MNN does not show has no row of its own; what was changed there is blamed for the rows behind it.
-        """
-        fresh, changes = self._fresh_table()
-        if fresh is None:
-            return None
-        again = [other for other in fresh.of(row.tensor) if (other.place, other.sample) == (row.place, row.sample)]
-        if any(other.verdict != "agrees" for other in again):
-            return None
-        change = next((change for change in changes if row.mnn_op in (change.name, change.old_name)), None)
-        reason = "a fresh conversion is right there"
-        if change is not None:
-            return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
-        for change, label, op, tensor in _altered.hidden(self.case.graph, row.place, (*row.fused, row.node), changes):
-            seen = f"; seen at '{row.node}' behind it" if label != row.node else ""
-            found = _unknown(row, "right", f"{reason}: {_altered.told(change)}{seen}")
-            self._causes[row.place, label] = change
-            return replace(found, node=label, op=op, tensor=tensor, nodes=(label,), kind="file")
-        for change in changes:
-            if row.mnn_op in {one.name for one in self._owners(change)}:
-                self._causes[row.place, row.node] = change
-                return replace(_unknown(row, "right", f"{reason}: {_altered.told(change)}"), kind="file")
-        inside = "/".join(part for part in (row.place, row.node) if part)
-        for change in changes:  # in the body of a Loop, which only runs as a whole
-            body = _freshly.conclusion(self.case.graph, self._info, change, reason)
-            if body is not None and f"{body.place}/".startswith(f"{inside}/"):
-                self._causes[body.place, body.node] = change
-                return replace(_sized(body, row), reason=f"{body.reason}; seen at '{row.node}' around it")
-        return replace(_unknown(row, "right", reason), kind="file") if again else None
-
-    def _fresh_table(self) -> tuple[LayersResult | None, tuple[OpChange, ...]]:
-        """The table of a fresh conversion and how the file differs from it; no table when there is nothing to tell."""
-        if self._fresh is None:
-            self._fresh = None, ()
-            made = self._conversion
-            if made is not None:
-                try:
-                    self._fresh = self.case.table(made.path, self._samples), made.changes
-                except GraphkitError:
-                    self._fresh = None, made.changes
-        return self._fresh
-
-    @cached_property
-    def _conversion(self) -> _freshly.Fresh | None:
-        """The fresh conversion that a given file is held against; None when there is none."""
-        return _freshly.nearest(self.case, self.candidate, self.folder) if self.given else None
-
-    @cached_property
-    def _info(self) -> FileInfo:
-        return read_file_info(self.candidate)
 
     # -- codes --------------------------------------------------------------------------------------------------
 
@@ -284,7 +184,7 @@ class _Judge:
 
     def _with_witness(self, row: LayerRow, reason: str) -> Conclusion:
         """How the layer fares when it is quantized alone; with the piece that shows it, if it does."""
-        conclusion = replace(_unknown(row, "not tried", reason), kind="quantization", nodes=(row.node, *row.fused))
+        conclusion = replace(unknown(row, "not tried", reason), kind="quantization", nodes=(row.node, *row.fused))
         examiner = self._examiner(row)
         if examiner is None:
             return conclusion
@@ -322,9 +222,7 @@ class _Judge:
         wrong = [name for name in wrong if case.graph.producer(name) is not None]
         if not wrong:
             return []
-        fresh = self._conversion
-        number, names = _freshly.wrong_in(proof)
-        altered = self._altered_ops(_freshly.mattering(case, self.candidate, fresh, number, names)) if fresh else []
+        altered = self.changes.mattering(proof)
         if altered or self.by_codes:
             return altered
         examiner = Examiner(case.lab, case.graph, case.truth(bad), replace(case.tolerance, rtol=_LOOSE))
@@ -333,12 +231,6 @@ class _Judge:
         except Exhausted:
             return []
         return [Fault(found)] if found is not None else []
-
-    def _altered_ops(self, changes: Sequence[OpChange]) -> list[Fault]:
-        """A fault for each of these operators that a fresh conversion makes otherwise."""
-        said = "not as a fresh conversion makes it"
-        told = _freshly.conclusions(self.case.graph, self._info, changes, said)
-        return [Fault(found) for found in told]
 
 
 def _fair(row: LayerRow) -> Tolerance:
@@ -351,15 +243,3 @@ def _plain(options: ConverterOptions) -> ConverterOptions:
     """The options without quantization."""
     values: dict[str, Value | None] = {name: value for name, value in options.values if name not in _QUANTIZING}
     return ConverterOptions.of(options.framework, values)
-
-
-def _unknown(row: LayerRow, alone: str, reason: str) -> Conclusion:
-    error = row.error
-    return Conclusion(
-        row.node, row.op, row.tensor, "unexplained", (row.node,), alone,  # type: ignore[arg-type]  # one of Alone
-        error, row.max_abs, row.max_ref, place=row.place, reason=reason,
-    )  # fmt: skip
-
-
-def _sized(found: Conclusion, row: LayerRow) -> Conclusion:
-    return replace(found, error=row.error, max_abs=row.max_abs, max_ref=row.max_ref)
