@@ -157,7 +157,7 @@ SUBJECTS = (
             "MNN, 5-bit, its default (asymmetric)": theirs(5, **ASYMMETRIC),
             "MNN, 5-bit, symmetric": theirs(5, **SYMMETRIC),
             "MNN, 4-bit block 32, hqq": theirs(4, weightQuantBlock=32, hqq=True, **ASYMMETRIC),
-            MIXED: ours(8, block=16, method="gptq", budget="63% of w8", tried=(4, 5, 6, 8), samples=24),
+            MIXED: ours(8, block=16, method="gptq", budget="63% of w8", tried=(4, 5, 6, 8)),
         },
         texts,
         rec_bars,
