@@ -8,11 +8,11 @@ minimum accuracy level of input A, can be: 0(unset), 1(fp32), 2(fp16), 3(bf16), 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
-from graphkit.model import Model
+from graphkit.model import Model, walk_nodes
 
 _DOMAIN, _ATTRIBUTE = "com.microsoft", "accuracy_level"
 
@@ -38,22 +38,7 @@ def note(model: Model) -> str:
 
 def _permitted(model: ModelProto) -> Iterator[NodeProto]:
     """Nodes with a permission, in subgraphs and functions too."""
-    nodes = [*_nodes(model.graph.node), *(node for body in model.functions for node in _nodes(body.node))]
-    for node in nodes:
+    bodies = [model.graph.node, *(body.node for body in model.functions)]
+    for node in walk_nodes(node for nodes in bodies for node in nodes):
         if node.domain == _DOMAIN and any(item.name == _ATTRIBUTE and item.i for item in node.attribute):
             yield node
-
-
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _graphs(node):
-            yield from _nodes(graph.node)
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs

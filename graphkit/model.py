@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from graphkit import _write
 from graphkit._wire import MARK, MAX_MESSAGE, Ref, WireError, expand, raw_data, strip
@@ -131,6 +131,30 @@ def tensors(proto: ModelProto) -> Iterator[TensorProto]:
     for function in proto.functions:
         for node in function.node:
             yield from _attribute_tensors(node.attribute)
+
+
+def inner_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node holds: branches, bodies."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of the graphs inside them, each before what it holds."""
+    for node in nodes:
+        yield node
+        for graph in inner_graphs(node):
+            yield from walk_nodes(graph.node)
+
+
+def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and all inside it, outer ones first."""
+    yield graph
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from walk_graphs(inner)
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -75,25 +75,11 @@ def _text(name: str | bytes) -> str:
 
 
 def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
-    yield from graph_nodes(proto.graph)
+    from graphkit.model import walk_nodes
+
+    yield from walk_nodes(proto.graph.node)
     for function in proto.functions:
-        for node in function.node:
-            yield from _with_inner(node)
-
-
-def graph_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes of a graph and of the graphs inside it, outer ones first."""
-    for node in graph.node:
-        yield from _with_inner(node)
-
-
-def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
-    yield node
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from graph_nodes(attribute.g)
-        for graph in attribute.graphs:
-            yield from graph_nodes(graph)
+        yield from walk_nodes(function.node)
 
 
 def _value(info: ValueInfoProto) -> dict[str, Any]:
@@ -129,12 +115,13 @@ def _quantized(model: Model) -> Iterator[QuantizedWeight]:
 
 def _scopes(graph: GraphProto, outer: dict[str, TensorProto]) -> Iterator[tuple[GraphProto, dict[str, TensorProto]]]:
     """Each graph with the constants that its nodes can read."""
+    from graphkit.model import inner_graphs
+
     known = outer | dict(_constants(graph))
     yield graph, known
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in ((attribute.g,) if attribute.HasField("g") else ()) + tuple(attribute.graphs):
-                yield from _scopes(inner, known)
+        for inner in inner_graphs(node):
+            yield from _scopes(inner, known)
 
 
 def _constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:

@@ -12,7 +12,6 @@ from rich.text import Text
 from graphkit.compare import Tolerance
 from graphkit.report import text
 from graphkit.report.console import Report
-from graphkit.report.inspection import graph_nodes
 from graphkit.report.table import Column, Grid
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ _QUOTED = re.compile(r"'[^']*'")
 
 def header(model: Model) -> Text:
     """One line on a model: file, opset, nodes, bytes, inputs."""
+    from graphkit.model import walk_nodes
     from graphkit.node import type_of_info
 
     graph = model.proto.graph
@@ -44,7 +44,7 @@ def header(model: Model) -> Text:
             inputs.append(text.clean(info.name) + text.shape(kind.shape if kind else None))
     shown = inputs[:_INPUTS] + ([f"… {len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else [])
     opset = next((item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), 0)
-    nodes = sum(1 for _ in graph_nodes(graph))
+    nodes = sum(1 for _ in walk_nodes(graph.node))
     facts = f"opset {opset}  {text.count(nodes, 'node')}  {text.size(model.nbytes)}"
     rest = f"inputs {' '.join(shown)}" if shown else "no inputs"
     return Text.assemble((text.clean(str(model.path or "model")), "bold"), f"  {facts}  {rest}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import GraphProto, ModelProto
 
-from graphkit.model import Model
+from graphkit.model import Model, walk_graphs
 
 
 def distinct(model: Model) -> Model:
@@ -12,23 +12,13 @@ def distinct(model: Model) -> Model:
 
     Weights are shared.
     """
-    if not any(_repeats(graph) for graph in _graphs(model.proto.graph)):
+    if not any(_repeats(graph) for graph in walk_graphs(model.proto.graph)):
         return model
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    for graph in _graphs(proto.graph):
+    for graph in walk_graphs(proto.graph):
         _rename(graph)
     return Model(proto, model.store, model.path)
-
-
-def _graphs(graph: GraphProto) -> list[GraphProto]:
-    """A graph and all inside it."""
-    found = [graph]
-    for node in graph.node:
-        for attribute in node.attribute:
-            inner = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-            found += [one for body in inner for one in _graphs(body)]
-    return found
 
 
 def _repeats(graph: GraphProto) -> bool:

@@ -9,7 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto
 
 from graphkit.graph import Graph
-from graphkit.model import Model
+from graphkit.model import Model, inner_graphs, walk_nodes
 from graphkit.node import TensorType, make_info
 from graphkit.proof import Feeds
 from graphkit.verification.bisect._cuts import Piece
@@ -44,13 +44,13 @@ def _clean_graph(graph: GraphProto) -> None:
         node.ClearField("metadata_props")
         for attribute in node.attribute:
             attribute.ClearField("doc_string")
-            for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                _clean_graph(inner)
+        for inner in inner_graphs(node):
+            _clean_graph(inner)
 
 
 def _drop_functions(proto: ModelProto) -> None:
     """Take out local functions that nothing calls."""
-    called = {(node.domain, node.op_type) for node in _all_nodes(proto.graph)}
+    called = {(node.domain, node.op_type) for node in walk_nodes(proto.graph.node)}
     kept: list[onnx.FunctionProto] = []
     waiting = [f for f in proto.functions if (f.domain, f.name) in called]
     while waiting:
@@ -67,20 +67,11 @@ def _drop_functions(proto: ModelProto) -> None:
 
 
 def _drop_opsets(proto: ModelProto) -> None:
-    used = {node.domain for node in _all_nodes(proto.graph)}
+    used = {node.domain for node in walk_nodes(proto.graph.node)}
     used |= {node.domain for function in proto.functions for node in function.node}
     kept = [opset for opset in proto.opset_import if opset.domain in used or opset.domain in ("", "ai.onnx")]
     del proto.opset_import[:]
     proto.opset_import.extend(kept)
-
-
-def _all_nodes(graph: GraphProto) -> list[onnx.NodeProto]:
-    found = list(graph.node)
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                found += _all_nodes(inner)
-    return found
 
 
 def made_static(model: Model, feeds: Feeds) -> Model:
